@@ -1,0 +1,5 @@
+"""`python -m normstorm` is the command `normstorm`."""
+
+from normstorm.cli import main
+
+main()

@@ -1,0 +1,163 @@
+"""How to spend sample gradients: the horizon T, the batch K and the sub-batch k.
+
+A budget buys T = 1 + (budget - K)/(K + k) steps; the best (K, k) is found on a coarse lattice and refined to whole
+numbers. A target is met by the smallest budget whose best bound reaches it, then by the smallest T for the batches
+found there; bound <= target is checked at what is returned.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from .solver import Answer, Solver, Triple
+
+MAX_HORIZON = 10**18
+
+
+class Allocator:
+    """Searches over (T, K, k); a fixed batch or sub-batch stays as it is."""
+
+    def __init__(self, solver: Solver, batch: int | None, sub_batch: int | None) -> None:
+        self.solver = solver
+        self.batch = batch
+        self.sub_batch = sub_batch
+        self.smallest_budget = batch or sub_batch or 1
+
+    def for_budget(self, budget: int) -> Answer:
+        """The smallest bound for at most this many sample gradients."""
+        return self.solver.solve([self._best_batches(budget, None).triple])[0]
+
+    def for_target(self, target: float) -> Answer:
+        """The fewest sample gradients for which a bound of at most `target` (normalised units) is proven."""
+        near: Answer | None = None
+
+        def at_budget(budget: int) -> Answer:
+            nonlocal near
+            near = self._best_batches(budget, near, finest=2.0)
+            return near
+
+        limit = self.smallest_budget * MAX_HORIZON
+        start = max(1000, 4 * self.smallest_budget)
+        rough = smallest(at_budget, target, start, limit, 0.1)
+        if not rough.value <= target:
+            return rough
+        best = self._shortest(target, self._best_batches(rough.triple.cost, None).triple)
+        for _ in range(4):
+            again = self._best_batches(best.triple.cost, best).triple
+            if (again.K, again.k) == (best.triple.K, best.triple.k):
+                break
+            best = min(best, self._shortest(target, again), key=lambda a: (a.value > target, a.triple.cost))
+        return best
+
+    def _shortest(self, target: float, at: Triple) -> Answer:
+        """The smallest T at these batches with bound <= target."""
+        near = self.solver.contenders(at)
+
+        def at_horizon(T: int) -> Answer:
+            nonlocal near
+            answer = self.solver.resolve([Triple(T, at.K, at.k)], near)[0]
+            near = _updated(near, answer)
+            return answer
+
+        answer = smallest(at_horizon, target, at.T, MAX_HORIZON, 1e-7)
+        return min(answer, self.solver.solve([answer.triple])[0], key=lambda a: a.value)
+
+    def _best_batches(self, budget: int, near: Answer | None, finest: float = 1.0) -> Answer:
+        """The best (K, k) at a budget, from a lattice or from an answer at another budget; steps shrink to `finest`."""
+        start = None
+        if near is not None and math.isfinite(near.value):
+            start = self._affordable(budget, near.triple.K, near.triple.k)
+        if start is None:
+            triples = self._lattice(budget)
+            order = np.argsort(self.solver.coarse(triples), kind="stable")[:4]
+            start = min(self.solver.solve([triples[i] for i in order]), key=lambda a: a.value).triple
+        contenders = self.solver.contenders(start)
+        ratio = 2.0
+        while True:
+            best = contenders[0]
+            better = min(self._around(contenders, ratio, budget), key=lambda a: a.value, default=best)
+            if better.value < best.value * (1 - 1e-9):
+                contenders = _updated(contenders, better)
+            elif ratio <= finest:
+                return best
+            else:
+                ratio = math.sqrt(ratio) if ratio > 1.1 else 1.0
+
+    def _around(self, near: list[Answer], ratio: float, budget: int) -> list[Answer]:
+        """Answers at the neighbours of (K, k), a factor `ratio` and at least 1 away, for this budget."""
+        K0, k0 = near[0].triple.K, near[0].triple.k
+        Ks = [K0] if self.batch is not None else _neighbours(K0, ratio)
+        ks = [k0] if self.sub_batch is not None else _neighbours(k0, ratio)
+        pairs = [(K, k) for K in Ks for k in ks if k <= K and (K, k) != (K0, k0)]
+        triples = [t for K, k in pairs if (t := self._affordable(budget, K, k)) is not None]
+        return self.solver.resolve(triples, near, tolerance=1e-3) if triples else []
+
+    def _lattice(self, budget: int) -> list[Triple]:
+        Ks = [self.batch] if self.batch is not None else _powers(self.sub_batch or 1, budget)
+        pairs = [
+            (K, k)
+            for K in Ks
+            for k in ([self.sub_batch] if self.sub_batch is not None else _powers(1, K))
+        ]
+        return [t for K, k in pairs if (t := self._affordable(budget, K, k)) is not None]
+
+    def _affordable(self, budget: int, K: int, k: int) -> Triple | None:
+        return None if budget < K else Triple(min(1 + (budget - K) // (K + k), MAX_HORIZON), K, k)
+
+
+def smallest(
+    solve: Callable[[int], Answer], target: float, guess: int, limit: int, tolerance: float
+) -> Answer:
+    """The answer at the smallest n in [1, limit] with solve(n).value <= target, to a relative tolerance in n.
+
+    Bounds fall about like n^(-1/3): bracket with that, then interpolate in logarithms, stepping half a tolerance past
+    the estimate so that the bracket closes from both sides. An answer above the target means that `limit` fails.
+    """
+    low, low_value = 0, math.inf
+    high: int | None = None
+    best: Answer | None = None
+    n = guess
+    for attempt in range(200):
+        answer = solve(n)
+        if answer.value <= target:
+            high, best = n, answer
+        else:
+            low, low_value = n, answer.value
+        if high is None or best is None:
+            if n >= limit:
+                return answer
+            growth = (answer.value / target) ** 3.3 if math.isfinite(answer.value) else 30.0
+            n = min(max(n + 1, math.ceil(n * min(growth, 1000.0))), limit)
+            continue
+        if high - low <= max(1.0, tolerance * high):
+            break
+        if low == 0:
+            estimate = high * max(best.value / target, 1e-3) ** 2.5
+        elif math.isfinite(low_value) and attempt % 4 != 3:
+            share = math.log(low_value / target) / math.log(low_value / best.value)
+            estimate = low * (high / low) ** share
+        else:
+            estimate = math.sqrt(low * high)
+        estimate *= 1 - tolerance / 2 if n == high else 1 + tolerance / 2
+        n = min(max(math.floor(estimate), low + 1), high - 1)
+    assert best is not None
+    return best
+
+
+def _updated(near: list[Answer], answer: Answer) -> list[Answer]:
+    """Warm starts with a newer answer in front, one a certificate; an infinite bound teaches nothing."""
+    if not math.isfinite(answer.value):
+        return near
+    return [answer, *(a for a in near if a.certificate != answer.certificate)]
+
+
+def _powers(start: int, limit: int) -> list[int]:
+    """start, 4 start, 16 start, ... up to the limit, at most thirteen of them."""
+    return [value for i in range(13) if (value := start * 4**i) <= limit]
+
+
+def _neighbours(n: int, ratio: float) -> list[int]:
+    return sorted({max(1, min(round(n / ratio), n - 1)), n, max(round(n * ratio), n + 1)})

@@ -1,0 +1,93 @@
+"""What is known of a problem before it is solved."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any, SupportsFloat
+
+NOISE_SENSES = ("almost-sure", "mean-square")
+
+
+@dataclass(frozen=True)
+class Constants:
+    """The numbers in the assumptions of the theory, for one problem and one starting point.
+
+    L0, L1          smoothness: ||grad f(x, s) - grad f(y, s)|| <= (L0 + L1 ||grad F(x)||) ||x - y|| for
+                    ||x - y|| <= 1/L1, for almost every sample s (assumption 3A) or in mean square over s (3B)
+    sigma0, sigma1  noise: ||grad f(x, s) - grad F(x)|| <= sigma0 + sigma1 ||grad F(x)|| for almost every s (4A),
+                    or its mean square <= sigma0^2 + sigma1^2 ||grad F(x)||^2 (4B)
+    gap             F(x1) - F*, or an upper bound of it (assumption 1)
+    grad_norm       ||grad F(x1)||, or an upper bound of it; None means unknown, and then the proven bound
+                    L1 gap + sqrt(L1^2 gap^2 + 2 L0 gap) stands in
+    noise           the sense in which they hold. None: in the sense that a guarantee asks for, as in the paper (3A
+                    and 4A in high probability, 3B and 4B in expectation). "almost-sure": 3A and 4A, which serves
+                    both kinds. "mean-square": 3B and 4B, so that a guarantee in high probability is refused
+    """
+
+    L0: float
+    L1: float
+    sigma0: float
+    sigma1: float
+    gap: float
+    grad_norm: float | None = None
+    noise: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("L0", "L1", "sigma0", "sigma1", "gap", "grad_norm"):
+            value = getattr(self, name)
+            if value is None and name == "grad_norm":
+                continue
+            object.__setattr__(self, name, _nonnegative(name, value))
+        if self.noise is not None and self.noise not in NOISE_SENSES:
+            raise ValueError(
+                f"Constants: noise must be None or one of {', '.join(NOISE_SENSES)}; got noise={self.noise!r}"
+            )
+        if self.L0 == 0 and self.L1 == 0:
+            raise ValueError(
+                "Constants: L0 and L1 must not both be 0 (F would be affine, and bounded below only if it is "
+                "constant); got L0=0, L1=0"
+            )
+
+    @property
+    def first_gradient(self) -> float:
+        """The smallest proven bound of ||grad F(x1)||."""
+        proven = gradient_bound(self.L0, self.L1, self.gap)
+        return proven if self.grad_norm is None else min(self.grad_norm, proven)
+
+    @property
+    def is_deterministic(self) -> bool:
+        return self.sigma0 == 0 and self.sigma1 == 0
+
+    @property
+    def is_plain(self) -> bool:
+        """Nothing grows with the gradient: ordinary smoothness, bounded noise."""
+        return self.L1 == 0 and self.sigma1 == 0
+
+    def scaled(self, *, length: float, value: float) -> Constants:
+        """The constants of c F(x / b) for length b and value c: the same problem in other units."""
+        slope = value / length
+        return replace(
+            self,
+            L0=self.L0 * slope / length,
+            L1=self.L1 / length,
+            sigma0=self.sigma0 * slope,
+            gap=self.gap * value,
+            grad_norm=None if self.grad_norm is None else self.grad_norm * slope,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def gradient_bound(L0: float, L1: float, gap: float) -> float:
+    """||grad F(x)|| <= L1 D + sqrt(L1^2 D^2 + 2 L0 D) whenever F(x) - F* <= D (docs/theory/setting.md)."""
+    return L1 * gap + math.hypot(L1 * gap, math.sqrt(2 * L0) * math.sqrt(gap))
+
+
+def _nonnegative(name: str, value: object) -> float:
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool):
+        number = float(value)
+        if math.isfinite(number) and number >= 0:
+            return number
+    raise ValueError(f"Constants: {name} must be a finite number >= 0; got {name}={value!r}")

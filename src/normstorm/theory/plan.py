@@ -1,0 +1,150 @@
+"""A plan: parameters of Normalized STORM, what they guarantee, and why."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from .certificates import MEANINGS, Bound
+from .constants import Constants
+
+
+@dataclass(frozen=True)
+class Term:
+    """One summand of a bound."""
+
+    name: str
+    meaning: str
+    value: float
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Parameters and the bound that was proven for them before any gradient is asked.
+
+    constants     what the proof assumes
+    rule          "sharp" (minimised over certificates and parameters) or "paper" (the paper's own)
+    certificate   the proof behind the bound: a name in normstorm.theory.certificates.CATALOGUE
+    horizon       T, the number of steps
+    alpha, eta    weight of the fresh gradient (beta = 1 - alpha) and step size
+    batch         K, samples at x_t;   sub_batch  k, samples used at both x_t and x_{t-1}
+    confidence    probability of the guarantee; None: it is in expectation
+    bound         of the average of ||grad F(x_t)|| over t = 1..T
+    terms         the summands of the bound
+    free          the parameter that the proof left open (lam or share), fixed here; None if it has none
+    """
+
+    constants: Constants
+    rule: str
+    certificate: str
+    horizon: int
+    alpha: float
+    eta: float
+    batch: int
+    sub_batch: int
+    confidence: float | None
+    bound: float
+    terms: tuple[Term, ...]
+    free: float | None = None
+
+    @property
+    def beta(self) -> float:
+        return 1 - self.alpha
+
+    @property
+    def sample_gradients(self) -> int:
+        """K at the first step, K + k at each later one."""
+        return self.batch + (self.horizon - 1) * (self.batch + self.sub_batch)
+
+    @property
+    def guarantee(self) -> str:
+        """The guarantee in one sentence."""
+        bound = round_up(self.bound)
+        over = f"over t = 1..{self.horizon}"
+        if self.confidence is None:
+            sense = self.constants.noise == "almost-sure"
+            assumptions = "3A and 4A" if sense else "3B and 4B"
+            promise = f"In expectation, the average of ||grad F(x_t)|| {over} is at most {bound}"
+        else:
+            assumptions = "3A and 4A"
+            promise = (
+                f"With probability at least {self.confidence:.12g}, the average of ||grad F(x_t)|| {over} is at most "
+                f"{bound}"
+            )
+        return (
+            f"{promise} (certificate {self.certificate}), if assumptions 1, 2, {assumptions} hold with these "
+            "constants; the last iterate is promised nothing."
+        )
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a person should know before acting on the plan."""
+        notes = []
+        start = self.constants.first_gradient
+        if self.bound >= start:
+            notes.append(
+                f"The bound is not below ||grad F(x1)|| <= {start:.4g}: at this cost nothing better than the starting "
+                "point is proven."
+            )
+        if self.alpha == 1:
+            notes.append(
+                "beta = 0: the gradients at x_{t-1} are multiplied by 0; skipping them saves "
+                f"{(self.horizon - 1) * self.sub_batch} of the {self.sample_gradients} sample gradients counted."
+            )
+        return tuple(notes)
+
+    def explain(self) -> str:
+        """The plan in plain text: parameters, each term of the bound, what dominates."""
+        largest = max(self.terms, key=lambda term: term.value)
+        width = max(len(term.name) for term in self.terms)
+        lines = [
+            self.guarantee,
+            "",
+            f"alpha = {self.alpha:.6g} (beta = 1 - alpha), eta = {self.eta:.6g}, T = {self.horizon}, "
+            f"K = {self.batch}, k = {self.sub_batch}; {self.sample_gradients} sample gradients.",
+            f"The bound {self.bound:.6g} is the sum of",
+            *(
+                f"  {term.name:<{width}}  {term.value:<11.5g} {term.value / self.bound:6.1%}  {term.meaning}"
+                for term in self.terms
+            ),
+            f"The largest is {largest.name}: {largest.value / self.bound:.0%}.",
+            *self.notes,
+        ]
+        return "\n".join(lines)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values."""
+        return {
+            "beta": self.beta,
+            "alpha": self.alpha,
+            "eta": self.eta,
+            "horizon": self.horizon,
+            "batch": self.batch,
+            "sub_batch": self.sub_batch,
+            "bound": self.bound,
+            "certificate": self.certificate,
+            "guarantee": self.guarantee,
+            "sample_gradients": self.sample_gradients,
+            "confidence": self.confidence,
+            "rule": self.rule,
+            "free": self.free,
+            "constants": self.constants.to_dict(),
+            "terms": [asdict(term) for term in self.terms],
+            "notes": list(self.notes),
+        }
+
+
+def make_terms(bound: Bound, slope: float) -> tuple[Term, ...]:
+    """The summands of a bound in the caller's units, largest first."""
+    terms = [Term(name, MEANINGS[name], value * slope) for name, value in bound.terms().items()]
+    return tuple(sorted((t for t in terms if t.value > 0), key=lambda t: -t.value))
+
+
+def round_up(value: float, digits: int = 4) -> str:
+    """At least `value`, in so many significant digits: a bound that is printed must stay one."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    unit = 10.0 ** (math.floor(math.log10(value)) + 1 - digits)
+    text = f"{math.ceil(value / unit) * unit:.{digits}g}"
+    return text if float(text) >= value else f"{(math.ceil(value / unit) + 1) * unit:.{digits}g}"

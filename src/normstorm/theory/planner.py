@@ -1,0 +1,258 @@
+"""From what is known of a problem to the parameters of Normalized STORM with a proven bound."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any, SupportsFloat
+
+import numpy as np
+
+from . import rules
+from .allocate import MAX_HORIZON, Allocator, smallest
+from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, make_case
+from .constants import Constants
+from .plan import Plan, make_terms
+from .solver import Answer, Solver, Triple, natural_units
+
+RULES = ("sharp", "paper")
+
+
+def plan(
+    constants: Constants,
+    *,
+    target: float | None = None,
+    horizon: int | None = None,
+    budget: int | None = None,
+    confidence: float | None = 0.99,
+    rule: str = "sharp",
+    batch: int | None = None,
+    sub_batch: int | None = None,
+    certificate: str | None = None,
+) -> Plan:
+    """The parameters with the smallest proven bound of the average gradient norm.
+
+    Give exactly one of
+    target   the bound to reach: the plan with the fewest sample gradients over T, K and k
+    horizon  the number T of steps; K = k = 1 unless batch or sub_batch say otherwise (k = K if only batch is given)
+    budget   the sample gradients to spend, K + (T-1)(K+k): the smallest bound over T, K and k
+
+    confidence   the guarantee holds with at least this probability; None asks for a guarantee in expectation
+    rule         "sharp" minimises over (alpha, eta) and over all certificates; "paper" takes the paper's own
+                 parameters and explicit bound, with K = k = 1 (in expectation the smallest K that it admits)
+    certificate  only this one (rule="sharp")
+
+    >>> from normstorm import Constants, plan
+    >>> p = plan(Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1), horizon=100_000)
+    >>> p.certificate, round(p.bound, 4)
+    ('ville2', 0.121)
+    """
+    _check_choice(target, horizon, budget)
+    target = None if target is None else _positive("target", target)
+    horizon = None if horizon is None else _whole("horizon", horizon, 1, MAX_HORIZON)
+    budget = None if budget is None else _whole("budget", budget, 1, MAX_HORIZON)
+    batch = None if batch is None else _whole("batch", batch, 1, MAX_HORIZON)
+    top = batch if batch is not None else MAX_HORIZON
+    sub_batch = None if sub_batch is None else _sub_batch(sub_batch, batch, top)
+    delta = _check_sense(constants, confidence)
+    _check_constants(constants)
+    if rule not in RULES:
+        raise ValueError(f"plan: rule must be one of {', '.join(RULES)}; got rule={rule!r}")
+    if budget is not None and budget < (batch or sub_batch or 1):
+        raise ValueError(
+            f"plan: budget must be an integer >= batch = {batch or sub_batch}; got budget={budget}"
+        )
+    if rule == "paper":
+        if certificate is not None:
+            raise ValueError(
+                f"plan: certificate must be left out with rule='paper'; got certificate={certificate!r}"
+            )
+        return _paper_plan(constants, target, horizon, budget, confidence, delta, batch, sub_batch)
+    _check_certificate(certificate, delta)
+    solver = Solver(constants, delta, certificate)
+    if horizon is not None:
+        K = batch if batch is not None else sub_batch or 1
+        k = sub_batch if sub_batch is not None else K
+        answer = solver.solve([Triple(horizon, K, k)])[0]
+    else:
+        allocator = Allocator(solver, batch, sub_batch)
+        if budget is not None:
+            answer = allocator.for_budget(budget)
+        else:
+            assert target is not None
+            # Raising by an ulp on the way back to the caller's units must not step over the target.
+            answer = allocator.for_target(target / solver.slope * (1 - 1e-14))
+    _check_reached(answer.value * solver.slope, target, horizon, budget, certificate)
+    return _sharp_plan(constants, solver, answer, confidence)
+
+
+def _sharp_plan(constants: Constants, solver: Solver, answer: Answer, confidence: float | None) -> Plan:
+    bound, alpha, eta, free = solver.bound(answer)
+    if free is not None and CATALOGUE[answer.certificate].free == "lam":
+        free /= solver.slope
+    return Plan(
+        constants=constants,
+        rule="sharp",
+        certificate=answer.certificate,
+        horizon=answer.triple.T,
+        alpha=alpha,
+        eta=eta / solver.length,
+        batch=answer.triple.K,
+        sub_batch=answer.triple.k,
+        confidence=confidence,
+        bound=float(bound) * solver.slope * (1 + 1e-15),
+        terms=make_terms(bound, solver.slope),
+        free=free,
+    )
+
+
+def _paper_plan(
+    constants: Constants,
+    target: float | None,
+    horizon: int | None,
+    budget: int | None,
+    confidence: float | None,
+    delta: float | None,
+    batch: int | None,
+    sub_batch: int | None,
+) -> Plan:
+    """The paper's parameters and explicit bound; with a target its corollaries' T_eps."""
+    needed = 1 if delta is not None else rules.expectation_batch(constants.sigma1)
+    K = batch if batch is not None else max(needed, sub_batch or 1)
+    k = sub_batch if sub_batch is not None else K
+    if needed > K:
+        raise ValueError(
+            f"plan: batch must be an integer >= max(ceil(64 sigma1^2), 1) = {needed} for the paper's rule in "
+            f"expectation; got batch={K}"
+        )
+    if budget is not None and budget < K:
+        raise ValueError(
+            f"plan: budget must be an integer >= batch = {K} for the paper's rule; got budget={budget}"
+        )
+    length, value = natural_units(constants)
+    scaled = constants.scaled(length=length, value=value)
+    slope = length / value
+
+    def evaluate(T: int) -> Plan:
+        if delta is not None:
+            name, parameters = "paper", rules.paper_high_probability(scaled, T, delta)
+        else:
+            name, parameters = "paper_expectation", rules.paper_expectation(scaled, T, K, k)
+        case = make_case(scaled, T, parameters.alpha, parameters.eta, K, k, delta)
+        bound = CATALOGUE[name](case)
+        return Plan(
+            constants=constants,
+            rule="paper",
+            certificate=name,
+            horizon=T,
+            alpha=parameters.alpha,
+            eta=parameters.eta / length,
+            batch=K,
+            sub_batch=k,
+            confidence=confidence,
+            bound=float(bound) * slope * (1 + 1e-15),
+            terms=make_terms(bound, slope),
+        )
+
+    if horizon is not None:
+        return evaluate(horizon)
+    if budget is not None:
+        return evaluate(1 + (budget - K) // (K + k))
+    assert target is not None
+
+    def at_horizon(T: int) -> Answer:
+        return Answer(Triple(T, K, k), "paper", np.zeros(3), evaluate(T).bound)
+
+    answer = smallest(at_horizon, target, 1000, MAX_HORIZON, 0.0)
+    _check_reached(answer.value, target, None, None, None)
+    return evaluate(answer.triple.T)
+
+
+def _check_choice(target: object, horizon: object, budget: object) -> None:
+    given = {"target": target, "horizon": horizon, "budget": budget}
+    named = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    if len(named) != 1:
+        raise ValueError(
+            f"plan: exactly one of target, horizon, budget must be given; got {', '.join(named) or 'none'}"
+        )
+
+
+def _check_sense(constants: Constants, confidence: float | None) -> float | None:
+    if confidence is None:
+        return None
+    ok = isinstance(confidence, int | float) and not isinstance(confidence, bool) and 0 < confidence < 1
+    if not ok:
+        raise ValueError(
+            "plan: confidence must be a number in (0, 1), or None for a guarantee in expectation; "
+            f"got confidence={confidence!r}"
+        )
+    if constants.noise == "mean-square":
+        raise ValueError(
+            "plan: confidence must be None for constants with noise='mean-square', since high probability needs "
+            f"almost-sure constants; got confidence={confidence!r}"
+        )
+    return 1 - confidence
+
+
+def _check_constants(constants: Constants) -> None:
+    if constants.gap == 0:
+        raise ValueError(
+            "plan: gap must be > 0; got gap=0.0, which says that x1 already minimises F and nothing is left to do"
+        )
+    length, value = natural_units(constants)
+    if not (0 < length < math.inf and 0 < value < math.inf and 1e-250 < length / value < 1e250):
+        raise ValueError(
+            "plan: L0, L1 and gap must be of sizes whose ratios are finite numbers; got "
+            f"L0={constants.L0}, L1={constants.L1}, gap={constants.gap}"
+        )
+
+
+def _check_certificate(name: str | None, delta: float | None) -> None:
+    kind = EXPECTATION if delta is None else HIGH_PROBABILITY
+    allowed = [c.name for c in CATALOGUE.values() if c.kind == kind]
+    if name is not None and name not in allowed:
+        raise ValueError(
+            f"plan: certificate must be one of {', '.join(allowed)} for a guarantee in {kind}; "
+            f"got certificate={name!r}"
+        )
+
+
+def _check_reached(
+    value: float, target: float | None, horizon: int | None, budget: int | None, certificate: str | None
+) -> None:
+    which = f"certificate {certificate}" if certificate else "any certificate"
+    if target is not None and not value <= target:
+        raise ValueError(
+            f"plan: target must be at least {value:.4g}, the bound at the longest horizon {MAX_HORIZON:.0e}; "
+            f"got target={target}"
+        )
+    if not math.isfinite(value):
+        given = f"horizon={horizon}" if horizon is not None else f"budget={budget}"
+        raise ValueError(
+            f"plan: horizon, budget and batch must be large enough for a finite bound by {which}; got {given}"
+        )
+
+
+def _positive(name: str, value: Any) -> float:
+    if isinstance(value, SupportsFloat) and not isinstance(value, bool) and 0 < float(value) < math.inf:
+        return float(value)
+    raise ValueError(f"plan: {name} must be a finite number > 0; got {name}={value!r}")
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not least <= number <= most:
+        raise ValueError(f"plan: {name} must be an integer in [{least}, {most:.0e}]; got {name}={value!r}")
+    return number
+
+
+def _sub_batch(value: Any, batch: int | None, top: int) -> int:
+    try:
+        return _whole("sub_batch", value, 1, top)
+    except ValueError:
+        limit = "batch" if batch is not None else f"{MAX_HORIZON:.0e}"
+        given = f"sub_batch={value!r}" + (f", batch={batch}" if batch is not None else "")
+        raise ValueError(f"plan: sub_batch must be an integer in [1, {limit}]; got {given}") from None

@@ -1,0 +1,144 @@
+"""The smallest bound over a pool of certificates, for many (T, K, k) at once and from warm starts.
+
+Works in units in which the gap is 1 and sqrt(L0) + L1 = 1, so that plans for the same problem in other units agree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from .certificates import CATALOGUE, EXPECTATION, Certificate
+from .certificates.case import Array, Bound
+from .constants import Constants
+from .search import Search, best_of
+
+# `paper` is never below `union`, `ville` never below `ville2`, `adaptive_tangent` never below `adaptive_convex`
+# (docs/theory/index.md): they cannot win.
+HIGH_PROBABILITY_POOL = ("union", "ville2", "lyapunov", "adaptive", "adaptive_convex", "sure")
+EXPECTATION_POOL = ("expectation", "expectation_adaptive")
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A horizon and batches."""
+
+    T: int
+    K: int
+    k: int
+
+    @property
+    def cost(self) -> int:
+        return self.K + (self.T - 1) * (self.K + self.k)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The best certificate for a triple, and where in its search space."""
+
+    triple: Triple
+    certificate: str
+    point: Array
+    value: float
+
+
+class Solver:
+    """Minimises certificates for one problem in normalised units."""
+
+    def __init__(self, constants: Constants, delta: float | None, certificate: str | None = None) -> None:
+        length, value = natural_units(constants)
+        self.constants = constants.scaled(length=length, value=value)
+        self.length = length
+        self.slope = length / value
+        self.delta = delta
+        if certificate is not None:
+            self.pool: tuple[str, ...] = (certificate,)
+        else:
+            self.pool = HIGH_PROBABILITY_POOL if delta is not None else EXPECTATION_POOL
+
+    def solve(self, triples: Sequence[Triple]) -> list[Answer]:
+        """The best answer for each triple, from scratch."""
+        return self._pick(triples, self._from_scratch(triples))
+
+    def contenders(self, triple: Triple, within: float = 1.05) -> list[Answer]:
+        """For one triple the best answer of every certificate within a factor of the best, best first."""
+        found = self._from_scratch([triple])
+        answers = [Answer(triple, name, p[0], float(v[0])) for name, (p, v) in found.items()]
+        answers = sorted(answers, key=lambda a: a.value) or self._pick([triple], {})
+        return [a for a in answers if a.value <= within * answers[0].value]
+
+    def coarse(self, triples: Sequence[Triple]) -> Array:
+        """The best grid value of each triple: cheap, for choosing among many."""
+        grids = [self._search(name, triples).from_grid(thin=2)[1].min(axis=1) for name in self.pool]
+        return np.asarray(np.min(grids, axis=0))
+
+    def resolve(
+        self, triples: Sequence[Triple], near: Sequence[Answer], tolerance: float = 1e-4
+    ) -> list[Answer]:
+        """From the answers of nearby triples, with the certificates that they used."""
+        found = {}
+        for name in {answer.certificate for answer in near}:
+            points = np.array([answer.point for answer in near if answer.certificate == name])
+            search = self._search(name, triples)
+            start = search.spread(np.broadcast_to(points, (len(triples), *points.shape)))
+            found[name] = best_of(*search.descend(start, search.values(start), 0.2, tolerance))
+        return self._pick(triples, found)
+
+    def _from_scratch(self, triples: Sequence[Triple]) -> dict[str, tuple[Array, Array]]:
+        """Grid, rough descent from several starts, fine descent from the best one; hopeless certificates drop out."""
+        searches = {name: self._search(name, triples) for name in self.pool}
+        found = {name: search.from_grid() for name, search in searches.items()}
+        for keep, step, tolerance in ((1.6, 0.6, 0.03), (1.1, 0.2, 1e-5)):
+            floor = np.min([values.min(axis=1) for _, values in found.values()], axis=0)
+            kept = {n: f for n, f in found.items() if np.any(f[1].min(axis=1) <= keep * floor)}
+            found = {}
+            for name, (points, values) in kept.items():
+                if np.any(np.isfinite(values)):
+                    p, _ = best_of(*searches[name].descend(points, values, step, tolerance))
+                    start = searches[name].spread(p[:, None])
+                    found[name] = start, searches[name].values(start)
+            if not found:
+                break
+        return {name: (points[:, 0], values[:, 0]) for name, (points, values) in found.items()}
+
+    def bound(self, answer: Answer) -> tuple[Bound, float, float, float | None]:
+        """The bound at an answer, in normalised units, with (alpha, eta, free parameter)."""
+        search = self._search(answer.certificate, [answer.triple])
+        with np.errstate(all="ignore"):
+            case, free = search.case(answer.point[None, None, :])
+            proven = search.certificate(case, free)
+        flat = Bound(
+            proven.value.reshape(()),
+            {name: np.broadcast_to(part, (1, 1)).reshape(()) for name, part in proven.parts.items()},
+            proven.scale.reshape(()),
+            np.broadcast_to(proven.descent, (1, 1)).reshape(()),
+        )
+        kept = None if search.certificate.free is None else float(np.broadcast_to(free, (1, 1))[0, 0])
+        return flat, float(case.alpha[0, 0]), float(case.eta[0, 0]), kept
+
+    def _search(self, name: str, triples: Sequence[Triple]) -> Search:
+        certificate: Certificate = CATALOGUE[name]
+        T, K, k = (np.array([float(getattr(t, a)) for t in triples]) for a in ("T", "K", "k"))
+        delta = None if certificate.kind == EXPECTATION else self.delta
+        return Search(certificate, self.constants, delta, T, K, k)
+
+    def _pick(self, triples: Sequence[Triple], found: dict[str, tuple[Array, Array]]) -> list[Answer]:
+        names = sorted(found)
+        if not names:
+            return [Answer(t, self.pool[0], np.zeros(3), math.inf) for t in triples]
+        values = np.array([found[name][1] for name in names])
+        at = values.argmin(axis=0)
+        return [
+            Answer(t, names[a], found[names[a]][0][i], float(values[a, i]))
+            for i, (t, a) in enumerate(zip(triples, at, strict=True))
+        ]
+
+
+def natural_units(constants: Constants) -> tuple[float, float]:
+    """(length, value) such that constants.scaled(...) has gap 1 and sqrt(L0) + L1 = 1."""
+    c = constants
+    length = math.sqrt(c.L0) / math.sqrt(c.gap) + c.L1
+    return length, 1 / c.gap

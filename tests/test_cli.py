@@ -1,0 +1,191 @@
+"""The command: what it prints, what it refuses, and that a refusal leaves nothing behind."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from normstorm import Constants, __version__, plan
+from normstorm.cli import main
+
+CONSTANTS = {"L0": 1, "L1": 0, "sigma0": 1, "sigma1": 0, "gap": 1, "grad-norm": 1}
+FLAGS = [word for name, value in CONSTANTS.items() for word in (f"--{name}", str(value))]
+PROBLEM = Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Call the command in an empty directory: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["normstorm", *map(str, words)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        out, err = capsys.readouterr()
+        return done.value.code or 0, out, err
+
+    return call
+
+
+def test_table(run) -> None:
+    code, out, err = run("plan", *FLAGS, "--horizon", 100000, "--confidence", 0.99)
+    expected = plan(PROBLEM, horizon=100_000)
+    assert code == 0 and err == ""
+    assert " ".join(expected.guarantee.split()) in " ".join(out.split())
+    for shown in (repr(expected.alpha), repr(expected.beta), repr(expected.eta), "199,999"):
+        assert shown in out
+    assert all(term.name in out for term in expected.terms)
+    assert "At the same horizon" in out and "paper's rule" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "\x1b" not in out
+
+
+@pytest.mark.parametrize(
+    ("words", "question"),
+    [
+        (["--horizon", "1e5"], {"horizon": 100_000}),
+        (["--budget", "2e3", "--expectation"], {"budget": 2000, "confidence": None}),
+        (["--horizon", "1000", "--rule", "paper"], {"horizon": 1000, "rule": "paper"}),
+        (
+            ["--horizon", "1000", "--batch", "4", "--sub-batch", "2", "--confidence", "0.9"],
+            {"horizon": 1000, "batch": 4, "sub_batch": 2, "confidence": 0.9},
+        ),
+        (
+            ["--horizon", "1000", "--certificate", "ville"],
+            {"horizon": 1000, "certificate": "ville"},
+        ),
+    ],
+)
+def test_json_is_the_plan(run, words, question) -> None:
+    code, out, err = run("plan", *FLAGS, *words, "--json")
+    found = json.loads(out)
+    comparison = found.pop("comparison")
+    assert (code, err) == (0, "")
+    assert found == json.loads(json.dumps(plan(PROBLEM, **question).to_dict()))
+    assert comparison["rule"] == ("sharp" if question.get("rule") == "paper" else "paper")
+
+
+@pytest.mark.parametrize("question", [{"target": 0.5}, {"horizon": 1000}, {"budget": 2000}])
+def test_comparison_asks_the_paper_the_same_question(run, question) -> None:
+    [(name, value)] = question.items()
+    _, out, _ = run("plan", *FLAGS, f"--{name}", value, "--expectation", "--json")
+    ours = json.loads(out)
+    theirs = plan(PROBLEM, **question, confidence=None, rule="paper")
+    compared = ours["comparison"]
+    assert compared["at"] == f"the same {name}"
+    assert compared["horizon"] == theirs.horizon and compared["bound"] == theirs.bound
+    assert compared["sample_gradients"] == theirs.sample_gradients
+    assert compared["bound_ratio"] == theirs.bound / ours["bound"]
+    cost_ratio = theirs.sample_gradients / ours["sample_gradients"]
+    assert compared["sample_gradients_ratio"] == cost_ratio
+
+
+def test_comparison_says_why_the_paper_cannot(run) -> None:
+    words = ["plan", *FLAGS, "--sigma1", 1, "--horizon", 1000, "--batch", 4, "--expectation"]
+    _, out, _ = run(*words)
+    assert "No comparison with the paper's rule: batch must be an integer >= " in out
+    _, out, _ = run(*words, "--json")
+    assert "= 64" in json.loads(out)["comparison"]["reason"]
+
+
+def test_constants_from_a_file_and_flags_above_it(run) -> None:
+    lines = [f"{name} = {value}" for name, value in CONSTANTS.items()]
+    Path("known.toml").write_text("\n".join(lines), encoding="utf-8")
+    question = ["--constants", "known.toml", "--horizon", 1000, "--expectation", "--json"]
+    _, out, _ = run("plan", *question)
+    assert json.loads(out)["constants"] == PROBLEM.to_dict()
+    _, out, _ = run("plan", *question, "--gap", 2, "--noise", "almost-sure")
+    assert json.loads(out)["constants"] == PROBLEM.to_dict() | {"gap": 2, "noise": "almost-sure"}
+
+
+@pytest.mark.parametrize("suffix", ["html", "svg"])
+def test_chart_is_written_and_named(run, suffix: str) -> None:
+    file = Path(f"bound.{suffix}")
+    code, out, err = run("plan", *FLAGS, "--horizon", 100, "--expectation", "--chart", file)
+    assert (code, err) == (0, "")
+    assert out.splitlines()[-1] == f"chart: {file}"
+    assert [path.name for path in Path.cwd().iterdir()] == [file.name]
+
+
+REFUSALS = [
+    ("--horizon 1.5", "horizon must be an integer of at most 30 digits"),
+    ("--horizon ten", "horizon must be an integer of at most 30 digits"),
+    ("--horizon 1e999999999", "horizon must be an integer of at most 30 digits"),
+    ("--horizon 0", "horizon must be an integer in [1, "),
+    ("--budget -3", "budget must be an integer in [1, "),
+    ("--target abc", "target must be a number; got target=abc"),
+    ("--target 0", "target must be a finite number > 0"),
+    ("--target 1e-30 --rule paper", "target must be at least "),
+    ("--horizon 9 --target 1", "exactly one of target, horizon, budget must be given"),
+    ("", "exactly one of target, horizon, budget must be given; got none"),
+    ("--horizon 9 --L0 -1", "L0 must be a finite number >= 0; got L0=-1.0"),
+    ("--horizon 9 --gap nan", "gap must be a finite number >= 0; got gap=nan"),
+    ("--horizon 9 --sigma0 inf", "sigma0 must be a finite number >= 0; got sigma0=inf"),
+    ("--horizon 9 --sigma1 x", "sigma1 must be a number; got sigma1=x"),
+    ("--horizon 9 --L0 0", "L0 and L1 must not both be 0"),
+    ("--horizon 9 --gap 0", "gap must be > 0"),
+    ("--horizon 9 --noise loud", "noise must be "),
+    ("--horizon 9 --confidence 1", "confidence must be a number in (0, 1)"),
+    ("--horizon 9 --expectation --confidence 0.9", "confidence must be left out with --expect"),
+    ("--horizon 9 --batch 2 --sub-batch 3", "sub_batch must be an integer in [1, batch]"),
+    ("--horizon 9 --rule best", "rule must be one of sharp, paper; got rule='best'"),
+    ("--horizon 9 --certificate none", "certificate must be one of "),
+    ("--horizon 9 --chart out.jpg", "chart must end in one of .html, .svg, .png, .pdf"),
+    ("--horizon 9 --chart no/out.html", "chart must lie in an existing directory"),
+    ("--horizon 9 --chart folder.html", "chart must be a writable file; got folder.html"),
+    ("--horizon 9 --constants no.toml", "constants must be a readable file; got no.toml"),
+    ("--horizon 9 --constants broken.toml", "constants must be a TOML file; got broken.toml"),
+    ("--horizon 9 --constants latin.toml", "constants must be a TOML file; got latin.toml"),
+    ("--horizon 9 --constants unknown.toml", "keys of unknown.toml must be among L0, "),
+    ("--horizon 9 --constants string.toml", "L0 in string.toml must be a number; got L0='1'"),
+    ("--horizon 9 --constants truth.toml", "gap in truth.toml must be a number; got gap=True"),
+    ("--horizon 9 --frobnicate", "No such option: --frobnicate"),
+    ("--horizon", "requires an argument"),
+]
+FILES = {
+    "broken.toml": b"L0 = ",
+    "latin.toml": b"# caf\xe9",
+    "unknown.toml": b"L2 = 1",
+    "string.toml": b'L0 = "1"',
+    "truth.toml": b"gap = true",
+}
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSALS)
+def test_refusals(run, words: str, sentence: str) -> None:
+    for name, content in FILES.items():
+        Path(name).write_bytes(content)
+    Path("folder.html").mkdir()
+    code, out, err = run("plan", *FLAGS, *words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("normstorm plan: ") and sentence in err
+    assert err.count("\n") == 1
+    assert {path.name for path in Path.cwd().iterdir()} == {*FILES, "folder.html"}
+
+
+def test_missing_constants_are_named(run) -> None:
+    code, out, err = run("plan", "--L0", 1, "--sigma0", 1, "--sigma1", 0, "--horizon", 9)
+    assert (code, out) == (2, "")
+    assert err.startswith("normstorm plan: ") and err.endswith("missing L1, gap\n")
+
+
+def test_version_help_and_unknown_command(run) -> None:
+    assert run("--version") == (0, f"normstorm {__version__}\n", "")
+    code, out, _ = run()
+    assert code == 0 and "plan" in out
+    code, out, err = run("dance")
+    assert (code, out) == (2, "") and err.startswith("normstorm: No such command 'dance'")
+
+
+def test_module_runs_and_does_not_load_altair() -> None:
+    code = "import runpy, sys; sys.argv = ['normstorm', *sys.argv[1:]]\n"
+    code += "try: runpy.run_module('normstorm', run_name='__main__')\n"
+    code += "except SystemExit as done: print(done.code, 'altair' in sys.modules, file=sys.stderr)"
+    words = ["plan", *FLAGS, "--horizon", "100", "--expectation", "--json"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True)
+    assert json.loads(done.stdout)["horizon"] == 100
+    assert done.stderr.split() == ["None", "False"]

@@ -1,0 +1,74 @@
+"""Every example in the README and in the pages prints what is shown there.
+
+Words must agree exactly. Numbers may differ by 1 part in 1000, and percentages by 1: the last
+digits of a minimiser depend on the processor. After an intended change,
+`python tests/test_examples.py` writes what is printed now into the pages.
+"""
+
+import math
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+# A command with its output, or a piece of Python and the text block after it.
+EXAMPLE = re.compile(
+    r"^(?:```console\n\$ normstorm (?P<command>.*?)\n"
+    r"|```python\n(?P<code>(?:(?!^```).*\n)+)```\n\n```text\n)(?P<shown>(?:(?!^```).*\n)+)",
+    re.M,
+)
+NUMBER = re.compile(r"\d[\d,]*(?:\.\d+)?(?:e[-+]?\d+)?%?")
+TOLERANCE = 1e-3
+
+
+def outputs(page: Path) -> list[tuple[str, Callable[[], str]]]:
+    """For each example of a page: what is shown, and a way to find out what is printed."""
+    found, code = [], ""
+    for example in EXAMPLE.finditer(page.read_text(encoding="utf-8")):
+        words = ["-m", "normstorm", *(example["command"] or "").split()]
+        if example["code"]:
+            code += example["code"]
+            words = ["-c", code]
+        found.append((example["shown"], lambda words=words: output(words)))
+    return found
+
+
+def output(words: list[str]) -> str:
+    """What Python prints, or the last line of its complaint."""
+    environment = os.environ | {"COLUMNS": "80", "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, capture_output=True, encoding="utf-8", env=environment)
+    lines = done.stdout.splitlines() if done.returncode == 0 else done.stderr.splitlines()[-1:]
+    return "\n".join(line.rstrip() for line in lines).rstrip() + "\n"
+
+
+@pytest.mark.parametrize(
+    ("shown", "printed"),
+    [pytest.param(*pair, id=page.name) for page in PAGES for pair in outputs(page)],
+)
+def test_example(shown: str, printed: Callable[[], str]) -> None:
+    now = printed()
+    words, expected = (" ".join(NUMBER.sub("#", text).split()) for text in (now, shown))
+    assert words == expected
+    for new, old in zip(NUMBER.findall(now), NUMBER.findall(shown), strict=True):
+        values = [float(text.strip("%").replace(",", "")) for text in (new, old)]
+        slack = 1.0 if old.endswith("%") else 0.0
+        assert math.isclose(*values, rel_tol=TOLERANCE, abs_tol=slack), (new, old)
+
+
+def test_there_are_examples() -> None:
+    assert [len(outputs(page)) for page in PAGES if outputs(page)] == [2, 3]
+
+
+if __name__ == "__main__":
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for shown, printed in outputs(page):
+            text = text.replace(shown, printed(), 1)
+        page.write_text(text, encoding="utf-8")

@@ -1,0 +1,398 @@
+"""Sixty-digit transcription of the rules and certificates, the yardstick for the fast code.
+
+Scalar functions over mpmath, written from the paper (Liu, Jagabathula, Zhou, "Near-Optimal
+Non-Convex Stochastic Optimization under Generalized Smoothness") and the theory pages, never
+from the implementation under test. ``c`` is any object with L0, L1, sigma0, sigma1, gap and
+grad_norm; a missing grad_norm stands for the gradient-norm lemma's value. Nothing is rounded
+up here, so a safe implementation may lie above these numbers by its own margin, never below.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from mpmath import mp, mpf
+
+mp.dps = 60
+Num = Any
+
+
+def gradient_bound(c: Any, Delta: Num) -> Num:
+    """Largest gradient norm at a point whose gap is Delta (the lemma's tighter form)."""
+    L0, L1, D = mpf(c.L0), mpf(c.L1), mpf(Delta)
+    return L1 * D + mp.sqrt(L1**2 * D**2 + 2 * L0 * D)
+
+
+def _letters(c: Any, cut: bool = True) -> tuple[Num, ...]:
+    """L0, L1, s0, s1, Delta1, g1; a given g1 is cut at the lemma's bound on request."""
+    lemma = gradient_bound(c, c.gap)
+    g1 = lemma if c.grad_norm is None else mpf(c.grad_norm)
+    g1 = min(g1, lemma) if cut else g1
+    return mpf(c.L0), mpf(c.L1), mpf(c.sigma0), mpf(c.sigma1), mpf(c.gap), g1
+
+
+def _ratio(a: Num, b: Num) -> Num:
+    return a / b if b != 0 else mp.inf
+
+
+def _paper_limits(c: Any, T: Num, alpha: Num, delta: Num) -> tuple[Num, Num]:
+    """The two caps on eta that involve L1 in the high-probability proof."""
+    L1, s1, log4 = mpf(c.L1), mpf(c.sigma1), mp.log(4 * mpf(T) / mpf(delta))
+    alpha = mpf(alpha)
+    with_noise = _ratio(mpf(1), 64 * s1 * L1 * T * mp.sqrt(alpha * log4))
+    without = _ratio(alpha ** mpf("0.25"), 8 * mp.sqrt(2) * L1 * mp.sqrt(T) * log4 ** mpf("0.25"))
+    return with_noise, without
+
+
+def paper_high_probability_rule(c: Any, T: int, delta: Num) -> tuple[Num, Num]:
+    """(alpha, eta) of the full high-probability theorem; g1 as given, x/0 read as infinity."""
+    L0, L1, s0, s1, D1, g1 = _letters(c, cut=False)
+    if L0 == 0 and L1 == 0:
+        raise ValueError("paper_high_probability_rule: L0 and L1 must not both be 0")
+    T = mpf(T)
+    log4 = mp.log(4 * T / mpf(delta))
+    h = mp.sqrt(D1 * L0) + D1 * L1
+    noise = s0 + s1 * h
+    first = _ratio(s0 + s1 * g1, noise * T * mp.sqrt(log4))
+    second = _ratio(h**2, noise**2 * T * mp.sqrt(log4))
+    alpha = min(mpf(1), max(first, second) ** (mpf(2) / 3))
+    eta = min(
+        mp.sqrt(_ratio(D1 * mp.sqrt(alpha), L0 * T * mp.sqrt(log4))),
+        _ratio(mp.sqrt(D1), s1 * T * mp.sqrt(L0 * alpha * log4)),
+        *_paper_limits(c, T, alpha, delta),
+    )
+    return alpha, eta
+
+
+def _paper_batch(c: Any) -> int:
+    return max(int(mp.ceil(64 * mpf(c.sigma1) ** 2)), 1)
+
+
+def _paper_expectation_limit(c: Any, alpha: Num, k: int) -> Num:
+    """The cap on eta that involves L1 in the expectation proof."""
+    return _ratio(mpf(alpha), 2 * (4 * mp.sqrt(mpf(2) / k) + mpf(alpha)) * mpf(c.L1))
+
+
+def paper_expectation_rule(c: Any, T: int, K: int, k: int) -> tuple[Num, Num]:
+    """(alpha, eta) of the full expectation theorem; g1 as given, alpha = 1 without s0."""
+    L0, L1, s0, s1, D1, g1 = _letters(c, cut=False)
+    if L0 == 0 and L1 == 0:
+        raise ValueError("paper_expectation_rule: L0 and L1 must not both be 0")
+    if _paper_batch(c) > K:
+        raise ValueError(f"paper_expectation_rule: K must be >= {_paper_batch(c)}; got K={K}")
+    T, K, k = mpf(T), mpf(K), mpf(k)
+    first = _ratio(D1 * L0 * K, s0**2 * mp.sqrt(k) * T)
+    second = _ratio(s0 + s1 * g1 + D1 * L1 * mp.sqrt(K / k), s0 * T)
+    alpha = min(mpf(1), max(first, second) ** (mpf(2) / 3))
+    root = mp.sqrt(_ratio(D1 * min(mp.sqrt(k * alpha), mpf(1)), T * L0))
+    return alpha, min(root, _paper_expectation_limit(c, alpha, k))
+
+
+def paper(c: Any, T: int, alpha: Num, eta: Num, delta: Num) -> Num:
+    """The high-probability proof's explicit bound, without shortcuts for no noise or T = 1."""
+    L0, L1, s0, s1, D1, g1 = _letters(c)
+    T, alpha, eta, delta = mpf(T), mpf(alpha), mpf(eta), mpf(delta)
+    if eta * L1 > 1 or eta > min(_paper_limits(c, T, alpha, delta)):
+        return mp.inf
+    log4 = mp.log(4 * T / delta)
+    up, down = mp.sqrt(log4 / alpha), mp.sqrt(alpha * log4)
+    M = D1 + 33 * eta**2 * T * L0 / 2 * up + 2 * eta * (s0 + s1 * g1) / alpha
+    M += 8 * eta * T * s0 * down
+    N = 16 * eta**2 * T * L1 * up + 8 * eta * T * s1 * down
+    return 2 * (4 * M + 8 * L0 * N**2) / (eta * T)
+
+
+def paper_expectation(c: Any, T: int, alpha: Num, eta: Num, K: int, k: int) -> Num:
+    """The last explicit line of the expectation proof, divided by T (no shortcuts either)."""
+    L0, L1, s0, s1, D1, g1 = _letters(c)
+    if _paper_batch(c) > K:
+        return mp.inf
+    T, alpha, eta, K, k = mpf(T), mpf(alpha), mpf(eta), mpf(K), mpf(k)
+    if eta * L1 > 1 or eta > _paper_expectation_limit(c, alpha, k):
+        return mp.inf
+    total = 2 * D1 / eta + (1 + 4 * mp.sqrt(2) / mp.sqrt(k * alpha)) * eta * T * L0
+    total += 4 * (s0 + s1 * g1) / (alpha * mp.sqrt(K)) + 4 * mp.sqrt(alpha) * T * s0 / mp.sqrt(K)
+    return total / T
+
+
+def _crossing(h: Callable[[Num], Num], lo: Num, hi: Num) -> Num:
+    """Root of h between lo and hi, to some 48 digits."""
+    tol = hi * mp.eps * 10**12
+    return mp.findroot(h, (lo, hi), solver="illinois", tol=tol, maxsteps=500, verify=False)
+
+
+class _Run:
+    """Letters of one run: constants, T, beta, eta, K, k and the coefficients at g^0 and g^1."""
+
+    def __init__(self, c: Any, T: int, alpha: Num, eta: Num, K: int = 1, k: int = 1) -> None:
+        self.c = c
+        self.L0, self.L1, self.s0, self.s1, self.D1, self.g1 = _letters(c)
+        self.T, self.alpha, self.eta, self.K, self.k = map(mpf, (T, alpha, eta, K, k))
+        self.beta = beta = 1 - self.alpha
+        self.n1 = self.s0 + self.s1 * self.g1
+        self.o, self.root = mp.sqrt(1 - beta**2), mp.sqrt(1 - self.alpha**2)
+        self.q = mp.sqrt(beta * (2 + beta)) / self.o
+        self.pairs = ((self.L0, self.s0), (self.L1, self.s1))
+        self.A0, self.A1 = (2 * beta * self.eta * L + self.alpha * s for L, s in self.pairs)
+        self.B0, self.B1 = (mp.sqrt(self.v(self.eta * L, s)) for L, s in self.pairs)
+        self.a0, self.a1 = (mp.sqrt(self.v(2 * self.eta * L, s)) for L, s in self.pairs)
+
+    def v(self, z: Num, n: Num) -> Num:
+        """Sum of the squared piece radii when each Z is at most z and each xi at most n."""
+        b, a = self.beta, self.alpha
+        return b**2 * z**2 / self.k + 2 * b * a * z * n / self.K + a**2 * n**2 / self.K
+
+    def drift(self, omega: int) -> tuple[Num, Num]:
+        """alpha P and alpha Q of the Lyapunov family without initial term and noise."""
+        spread, steps = self.q * omega * self.B1, self.T - 1
+        alpha_P = steps * self.alpha * self.B0 / self.o + self.q * self.B0 * (1 - self.root)
+        alpha_P += spread / 2 * self.eta * steps * self.L0
+        tau = spread * max(mpf(1) / 2 - self.root, mpf(0))
+        alpha_Q = self.alpha * omega * self.B1 / self.o + (1 - omega) * self.B1
+        return alpha_P, alpha_Q + spread / 2 * self.eta * self.L1 + tau
+
+    def linear(self, P: Num, Q: Callable[[Num], Num]) -> Num:
+        """Close an error sum bounded by P + Q(G) sum g."""
+        Delta = self.D1 + self.eta**2 * self.T * self.L0 / 2 + 2 * self.eta * P
+        A = 1 - self.eta * self.L1 / 2 - 2 * Q(gradient_bound(self.c, Delta))
+        return Delta / (A * self.eta * self.T) if A > 0 else mp.inf
+
+    def edge(self, start: Num) -> Num | None:
+        """Bound if eta L1 > 1, without noise, or at T = 1 (error at most start); else None."""
+        if self.eta * self.L1 > 1:
+            return mp.inf
+        if self.s0 == 0 and self.s1 == 0:
+            return self.linear(mpf(0), lambda G: mpf(0))
+        return self.linear(start, lambda G: mpf(0)) if self.T == 1 else None
+
+    def sup(self, S: Callable[[Num], Num]) -> Num:
+        """Close an error sum bounded by S(G) where all gradients are at most G."""
+        free = self.D1 + self.eta**2 * self.T * self.L0 / 2
+
+        def excess(Delta: Num) -> Num:
+            return free + 2 * self.eta * S(gradient_bound(self.c, Delta)) - Delta
+
+        lo = hi = self.D1
+        while (e := excess(hi)) > 0:
+            # Psi grows with Delta, so hi + e = Psi(hi) never jumps over the smallest solution.
+            lo, hi = hi, max(hi + e, hi * mpf("1.125"))
+            if hi > mpf(10) ** 40 * (1 + self.D1):
+                return mp.inf
+        Delta = _crossing(excess, lo, hi) if lo < hi else hi
+        return Delta / ((1 - self.eta * self.L1 / 2) * self.eta * self.T)
+
+
+def _ks(r: Num, m: Num) -> Num:
+    """Kearns-Saul proxy of Bennett's two-point law on {-m/r, r}."""
+    if m in (0, r**2):
+        return m
+    pi = m / (m + r**2)
+    log_odds = 2 * mp.atanh(1 - 2 * pi)  # log((1-pi)/pi), with all its digits near pi = 1/2
+    return r**2 * (1 + m / r**2) ** 2 * (1 - 2 * pi) / (2 * log_odds)
+
+
+def _best_ratio(A: Callable[[Num], Num], dA: Callable[[Num], Num], ell: Num) -> Num:
+    """Infimum over theta > 0 of (A(theta) + ell)/theta for a convex A with A(0) = 0."""
+
+    def above(theta: Num) -> Num:
+        return ell - (theta * dA(theta) - A(theta))
+
+    theta = mpf(1)
+    while above(theta) > 0 and theta < 10**9:
+        theta *= 2
+    while above(theta / 2) <= 0:
+        theta /= 2
+    if above(theta) <= 0:
+        theta = _crossing(above, theta / 2, theta)
+    return (A(theta) + ell) / theta
+
+
+def union(c: Any, T: int, alpha: Num, eta: Num, delta: Num) -> Num:
+    """Pinelis' inequality at every t <= T and a union bound; batches are not used."""
+    s = _Run(c, T, alpha, eta)
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    first = s.n1 * (1 - s.beta**s.T) / s.alpha
+    radius = mp.sqrt(2 * mp.log(2 * s.T / mpf(delta)) / (1 - s.beta**2))
+    return s.sup(lambda G: first + s.T * radius * (s.A0 + s.A1 * G))
+
+
+def ville(
+    c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, split: Num = None
+) -> Num:
+    """Ville's inequality for the squared error; only K > 1 spends (1 - split) on the squares."""
+    s = _Run(c, T, alpha, eta, K, k)
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    f = mpf(1) if split is None or K == 1 else mpf(split)
+    T, beta = s.T, s.beta
+
+    def S(G: Num) -> Num:
+        z, n = 2 * s.eta * (s.L0 + s.L1 * G), s.s0 + s.s1 * G
+        R, v = beta * z + s.alpha * n, s.v(z, n)
+        W = T * R**2
+        if f < 1 and R > 0:
+            p, ell2 = v / R**2, mp.log(1 / ((1 - f) * mpf(delta)))
+            best = _best_ratio(lambda t: T * p * mp.expm1(t), lambda t: T * p * mp.exp(t), ell2)
+            W = min(W, R**2 * best)
+        b = 2 * beta**2 * v * mp.log(1 / (f * mpf(delta))) / (1 - beta**2)
+        tail = mp.sqrt(T) * (mp.sqrt(W + b) + mp.sqrt(b)) / mp.sqrt(1 - beta**2)
+        return s.n1 * (1 - beta**T) / s.alpha + tail
+
+    return s.sup(S)
+
+
+def ville2(
+    c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, split: Num = None
+) -> Num:
+    """The squared-error certificate with second moments (Bernoulli squares, Kearns-Saul)."""
+    s = _Run(c, T, alpha, eta, K, k)
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    T, beta, K, k, d = s.T, s.beta, s.K, s.k, mpf(delta)
+    delta1 = d if split is None else d * mpf(split)
+    delta2 = d if split is None or beta == 0 else d * (1 - mpf(split))
+
+    def S(G: Num) -> Num:
+        z, n = 2 * s.eta * (s.L0 + s.L1 * G), s.s0 + s.s1 * G
+        r1, q1 = beta * z / k + s.alpha * n / K, beta * z / (2 * k) + s.alpha * n / K
+        R = beta * z + s.alpha * n
+        W = (T - 1) * R**2
+        if split is not None and R > 0:
+            p = s.v(z / 2, n) / R**2
+            best = _best_ratio(
+                lambda t: (T - 1) * mp.log1p(p * mp.expm1(t)),
+                lambda t: (T - 1) * p * mp.exp(t) / (1 + p * mp.expm1(t)),
+                mp.log(1 / delta2),
+            )
+            W = min(W, R**2 * best)
+        w = k * _ks(r1, q1**2) + (K - k) * (s.alpha * n / K) ** 2
+        b = 2 * beta**2 * w * mp.log(1 / delta1) / (1 - beta**2)
+        tail = mp.sqrt((T - 1) / (1 - beta**2)) * (mp.sqrt(W + b) + mp.sqrt(b))
+        return s.n1 * (1 - beta**T) / s.alpha + tail
+
+    return s.sup(S)
+
+
+def _initial(s: _Run, lam: Num, omega: int) -> Num:
+    """J: the smallest of the three forms of the initial term, each at its worse end of [0, g1]."""
+
+    def forms(g: Num) -> tuple[Num, ...]:
+        n, rho = s.s0 + s.s1 * g, s.q * (s.B0 + omega * s.B1 * g)
+        H = mp.sqrt(n**2 + rho**2) - rho
+        mean = mp.sqrt(n**2 / s.K + rho**2) - rho
+        choices = (H, mean + lam * n**2 / (2 * s.K), mean + lam * H**2 / 8)
+        return tuple(form + s.q * omega * s.B1 * g / 2 for form in choices)
+
+    return min(max(ends) for ends in zip(forms(mpf(0)), forms(s.g1), strict=True))
+
+
+def _family(s: _Run, delta: Num, lam: Num, omega: int) -> Num:
+    """Lyapunov function with rho_t = q (B0 + omega B1 g_t)."""
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    alpha_P, alpha_Q = s.drift(omega)
+    noise = lam / 2 * (s.T - 1) * s.a0**2 + mp.log(1 / mpf(delta)) / lam
+
+    def Q(G: Num) -> Num:
+        return (alpha_Q + lam / 2 * (2 * s.a0 * s.a1 + s.a1**2 * G)) / s.alpha
+
+    return s.linear((alpha_P + _initial(s, lam, omega) + noise) / s.alpha, Q)
+
+
+def lyapunov(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num) -> Num:
+    """Lyapunov certificate with a constant rho."""
+    return _family(_Run(c, T, alpha, eta, K, k), delta, mpf(lam), 0)
+
+
+def adaptive(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num) -> Num:
+    """Lyapunov certificate whose rho follows the gradient norm."""
+    return _family(_Run(c, T, alpha, eta, K, k), delta, mpf(lam), 1)
+
+
+def adaptive_tangent(
+    c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num
+) -> Num:
+    """Adaptive certificate with the tangent noise bound, the better of its two e_t."""
+    s = _Run(c, T, alpha, eta, K, k)
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    T, K, k, lam, alpha, beta = s.T, s.K, s.k, mpf(lam), s.alpha, s.beta
+    o, B0, B1, stretch = s.o, s.B0, s.B1, mp.sqrt(1 + 2 * beta)
+    radii = [2 * beta * s.eta * L / k + alpha * n / K for L, n in s.pairs]
+    moments = [beta * s.eta * L / k + alpha * n / K for L, n in s.pairs]
+    m = max(b / a if a else mpf(0) for a, b in zip(radii, moments, strict=True))
+    kappa = _ks(mpf(1), m**2)
+    p0 = mp.sqrt(kappa * k * radii[0] ** 2 + (K - k) * (alpha * s.s0 / K) ** 2)
+    p1 = mp.sqrt(kappa * k * radii[1] ** 2 + (K - k) * (alpha * s.s1 / K) ** 2)
+    chi = max(a / b if b else mpf(0) for a, b in ((s.A0, B0), (s.A1, B1))) * o / stretch
+    x = lam / 2 * p0**2 * beta * o / (2 * stretch * B0) if B0 else mpf(0)
+    if x >= alpha:
+        return mp.inf
+    alpha_P, alpha_Q = s.drift(1)
+    alpha_P += _initial(s, lam, 1) + mp.log(1 / mpf(delta)) / lam
+
+    def bound(e0: Num, e1: Num) -> Num:
+        def Q(G: Num) -> Num:
+            noise = 2 * p0 * p1 + p1**2 * G + chi * (p0 * e1 + p1 * e0 + p1 * e1 * G)
+            return (alpha_Q + lam / 2 * (noise + chi**2 * (2 * e0 * e1 + e1**2 * G))) / (alpha - x)
+
+        P = (alpha_P + lam / 2 * (T - 1) * (chi * p0 * e0 + chi**2 * e0**2)) / (alpha - x)
+        return s.linear(P, Q)
+
+    return min(bound(s.A0 / 4, s.A1 / 4), bound(s.a0, s.a1))
+
+
+def sure(c: Any, T: int, alpha: Num, eta: Num) -> Num:
+    """Bound that holds on every path, for any batch."""
+    s = _Run(c, T, alpha, eta)
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    later = (1 - s.beta ** (s.T - 1)) / s.alpha
+    P = s.n1 * (1 - s.beta**s.T) / s.alpha + (s.T - 1) * s.A0 * later
+    return s.linear(P, lambda G: s.A1 * later)
+
+
+def _first_error(s: _Run, g: Num, mean_square: bool) -> Num:
+    """R1 at gradient norm g: root mean square of the first error, 4B (mean_square) or 4A."""
+    if mean_square:
+        return mp.sqrt((s.s0**2 + s.s1**2 * g**2) / s.K)
+    return (s.s0 + s.s1 * g) / mp.sqrt(s.K)
+
+
+def expectation(c: Any, T: int, alpha: Num, eta: Num, K: int, k: int, mean_square: bool) -> Num:
+    """Expectation certificate by recursive conditioning, its sum replaced by an integral."""
+    s = _Run(c, T, alpha, eta, K, k)
+    R1 = _first_error(s, s.g1, mean_square)
+    if (edge := s.edge(R1)) is not None:
+        return edge
+    T, beta, u0 = s.T, s.beta, s.B0 / s.o
+
+    def integral(X: Num) -> Num:
+        y = mp.sqrt(u0**2 + (R1**2 - u0**2) * beta ** (2 * X))
+        log_term = u0 * mp.log((R1 + u0) / (y + u0)) if u0 else mpf(0)
+        return u0 * X + (R1 - y - log_term) / -mp.log(beta)
+
+    if beta == 0:
+        S0 = R1 + (T - 1) * s.B0
+    elif u0 <= R1:
+        S0 = R1 + integral(T - 1)
+    else:
+        S0 = min(integral(T), R1 + (T - 1) * u0)
+    return s.linear(S0, lambda G: s.B1 * (1 - beta ** (T - 1)) / s.alpha)
+
+
+def expectation_adaptive(
+    c: Any, T: int, alpha: Num, eta: Num, K: int, k: int, mean_square: bool
+) -> Num:
+    """Expectation certificate whose rho follows the gradient norm."""
+    s = _Run(c, T, alpha, eta, K, k)
+    if (edge := s.edge(_first_error(s, s.g1, mean_square))) is not None:
+        return edge
+    alpha_P, alpha_Q = s.drift(1)
+
+    def J(g: Num) -> Num:
+        rho = s.q * (s.B0 + s.B1 * g)
+        return mp.sqrt(_first_error(s, g, mean_square) ** 2 + rho**2) - rho + s.q * s.B1 * g / 2
+
+    P = (alpha_P + max(J(mpf(0)), J(s.g1))) / s.alpha
+    return s.linear(P, lambda G: alpha_Q / s.alpha)
