@@ -32,16 +32,9 @@ class Allocator:
 
     def for_target(self, target: float) -> Answer:
         """The fewest sample gradients for which a bound of at most `target` (normalised units) is proven."""
-        near: Answer | None = None
-
-        def at_budget(budget: int) -> Answer:
-            nonlocal near
-            near = self._best_batches(budget, near, finest=2.0)
-            return near
-
         limit = self.smallest_budget * MAX_HORIZON
         start = max(1000, 4 * self.smallest_budget)
-        rough = smallest(at_budget, target, start, limit, 0.1)
+        rough = smallest(self._coarse, target, start, limit, 0.2)
         if not rough.value <= target:
             return rough
         best = self._shortest(target, self._best_batches(rough.triple.cost, None).triple)
@@ -50,7 +43,25 @@ class Allocator:
             if (again.K, again.k) == (best.triple.K, best.triple.k):
                 break
             best = min(best, self._shortest(target, again), key=lambda a: (a.value > target, a.triple.cost))
-        return best
+        return self._smallest_batch(target, best)
+
+    def _smallest_batch(self, target: float, best: Answer) -> Answer:
+        """With few steps a smaller K at the same T and k may do: T is too coarse a measure there."""
+        T, k = best.triple.T, best.triple.k
+        if self.batch is not None or not best.value <= target:
+            return best
+
+        def at_batch(extra: int) -> Answer:
+            return self.solver.resolve([Triple(T, k + extra - 1, k)], [best])[0]
+
+        return smallest(at_batch, target, best.triple.K - k + 1, best.triple.K - k + 1, 1e-4)
+
+    def _coarse(self, budget: int) -> Answer:
+        """The best of a coarse grid over everything: a bound somewhat too large, found quickly."""
+        triples = self._lattice(budget)
+        values = self.solver.coarse(triples)
+        at = int(values.argmin())
+        return Answer(triples[at], self.solver.pool[0], np.zeros(3), float(values[at]))
 
     def _shortest(self, target: float, at: Triple) -> Answer:
         """The smallest T at these batches with bound <= target."""
@@ -65,8 +76,8 @@ class Allocator:
         answer = smallest(at_horizon, target, at.T, MAX_HORIZON, 1e-7)
         return min(answer, self.solver.solve([answer.triple])[0], key=lambda a: a.value)
 
-    def _best_batches(self, budget: int, near: Answer | None, finest: float = 1.0) -> Answer:
-        """The best (K, k) at a budget, from a lattice or from an answer at another budget; steps shrink to `finest`."""
+    def _best_batches(self, budget: int, near: Answer | None) -> Answer:
+        """The best (K, k) at a budget, from a lattice or from an answer at another budget."""
         start = None
         if near is not None and math.isfinite(near.value):
             start = self._affordable(budget, near.triple.K, near.triple.k)
@@ -75,16 +86,14 @@ class Allocator:
             order = np.argsort(self.solver.coarse(triples), kind="stable")[:4]
             start = min(self.solver.solve([triples[i] for i in order]), key=lambda a: a.value).triple
         contenders = self.solver.contenders(start)
-        ratio = 2.0
-        while True:
-            best = contenders[0]
-            better = min(self._around(contenders, ratio, budget), key=lambda a: a.value, default=best)
-            if better.value < best.value * (1 - 1e-9):
+        for ratio, most in ((2.0, 64), (1.4, 8), (1.2, 8), (1.1, 4), (1.0, 4)):
+            for _ in range(most):
+                best = contenders[0]
+                better = min(self._around(contenders, ratio, budget), key=lambda a: a.value, default=best)
+                if better.value >= best.value * (1 - 1e-9):
+                    break
                 contenders = _updated(contenders, better)
-            elif ratio <= finest:
-                return best
-            else:
-                ratio = math.sqrt(ratio) if ratio > 1.1 else 1.0
+        return contenders[0]
 
     def _around(self, near: list[Answer], ratio: float, budget: int) -> list[Answer]:
         """Answers at the neighbours of (K, k), a factor `ratio` and at least 1 away, for this budget."""

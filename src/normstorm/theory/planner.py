@@ -12,7 +12,7 @@ from . import rules
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, make_case
 from .constants import Constants
-from .plan import Plan, make_terms
+from .plan import Plan, make_terms, round_up
 from .solver import Answer, Solver, Triple, natural_units
 
 RULES = ("sharp", "paper")
@@ -223,8 +223,8 @@ def _check_reached(
     which = f"certificate {certificate}" if certificate else "any certificate"
     if target is not None and not value <= target:
         raise ValueError(
-            f"plan: target must be at least {value:.4g}, the bound at the longest horizon {MAX_HORIZON:.0e}; "
-            f"got target={target}"
+            f"plan: target must be at least {round_up(value)}, which {MAX_HORIZON:.0e} steps or sample gradients can "
+            f"prove; got target={target}"
         )
     if not math.isfinite(value):
         given = f"horizon={horizon}" if horizon is not None else f"budget={budget}"

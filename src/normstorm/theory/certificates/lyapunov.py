@@ -136,7 +136,8 @@ def first_step(case: Case, lam: Array, omega: float) -> Array:
     """
     g1 = case.constants.first_gradient
     at_zero, at_g1 = (_first_step_forms(case, lam, omega, g) for g in (0.0, g1))
-    return np.asarray(np.minimum.reduce([np.maximum(a, b) for a, b in zip(at_zero, at_g1, strict=True)]))
+    surely, in_mean, ranged = (np.maximum(a, b) for a, b in zip(at_zero, at_g1, strict=True))
+    return np.minimum(surely, np.minimum(in_mean, ranged))
 
 
 def _first_step_forms(case: Case, lam: Array, omega: float, g: float) -> tuple[Array, Array, Array]:

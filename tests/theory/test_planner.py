@@ -1,0 +1,221 @@
+"""What `plan` returns, and what it refuses."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from normstorm.theory import CATALOGUE, Constants, bound, plan
+from normstorm.theory.plan import round_up
+
+PLAIN = Constants(1, 0, 1, 0, 1, 1)
+AFFINE = Constants(1, 1, 1, 0.5, 1, 1)
+STEEP = Constants(10, 2, 0.1, 0.1, 5, 10)
+WILD = Constants(1, 1, 1, 2, 1, 1)
+
+
+def recomputed(found):
+    """The bound from nothing but what a plan states."""
+    delta = None if found.confidence is None else 1 - found.confidence
+    return float(
+        bound(
+            found.certificate,
+            found.constants,
+            T=found.horizon,
+            alpha=found.alpha,
+            eta=found.eta,
+            K=found.batch,
+            k=found.sub_batch,
+            delta=delta,
+            free=found.free,
+        )
+    )
+
+
+@pytest.mark.parametrize("constants", [PLAIN, AFFINE, STEEP, Constants(0, 2, 0.3, 0, 1), Constants(1, 1, 0, 0, 1)])
+@pytest.mark.parametrize("confidence", [0.95, None])
+@pytest.mark.parametrize("rule", ["sharp", "paper"])
+@pytest.mark.parametrize("question", [{"horizon": 3000}, {"budget": 40_000}])
+def test_a_plan_proves_what_it_states(constants, confidence, rule, question):
+    found = plan(constants, confidence=confidence, rule=rule, **question)
+    assert recomputed(found) == pytest.approx(found.bound, rel=1e-9)
+    assert sum(term.value for term in found.terms) == pytest.approx(found.bound, rel=1e-9)
+    assert found.sample_gradients == found.batch + (found.horizon - 1) * (found.batch + found.sub_batch)
+    assert 1 <= found.sub_batch <= found.batch
+    assert found.beta == 1 - found.alpha
+    if "budget" in question:
+        assert found.sample_gradients <= 40_000 < found.sample_gradients + found.batch + found.sub_batch
+    else:
+        assert found.horizon == 3000
+
+
+@pytest.mark.parametrize("constants", [PLAIN, AFFINE, STEEP])
+def test_target_is_met_at_the_fewest_sample_gradients(constants):
+    found = plan(constants, target=0.2)
+    assert found.bound <= 0.2
+    shorter = plan(constants, horizon=found.horizon - 1, batch=found.batch, sub_batch=found.sub_batch)
+    assert shorter.bound > 0.2
+    # No other batches reach the target with 1 % fewer sample gradients.
+    assert plan(constants, budget=round(found.sample_gradients * 0.99)).bound > 0.2
+
+
+@pytest.mark.parametrize("rule", ["sharp", "paper"])
+def test_target_with_fixed_batches(rule):
+    found = plan(STEEP, target=1.0, batch=8, sub_batch=2, rule=rule)
+    assert (found.batch, found.sub_batch) == (8, 2)
+    assert found.bound <= 1.0
+    assert plan(STEEP, horizon=found.horizon - 1, batch=8, sub_batch=2, rule=rule).bound > 1.0
+
+
+def test_one_of_the_batches_fixed():
+    free = plan(AFFINE, budget=30_000)
+    assert plan(AFFINE, budget=30_000, batch=free.batch).bound == pytest.approx(free.bound, rel=1e-6)
+    assert plan(AFFINE, budget=30_000, sub_batch=free.sub_batch).bound == pytest.approx(free.bound, rel=1e-6)
+    assert plan(AFFINE, budget=30_000, batch=3).batch == 3
+    assert plan(AFFINE, budget=30_000, sub_batch=3).sub_batch == 3
+
+
+def test_batches_of_a_fixed_horizon():
+    assert (plan(PLAIN, horizon=100).batch, plan(PLAIN, horizon=100).sub_batch) == (1, 1)
+    only_batch = plan(PLAIN, horizon=100, batch=6)
+    assert (only_batch.batch, only_batch.sub_batch) == (6, 6)
+    only_sub = plan(PLAIN, horizon=100, sub_batch=6)
+    assert (only_sub.batch, only_sub.sub_batch) == (6, 6)
+
+
+def test_the_papers_corollary_in_expectation_uses_the_smallest_batch_it_admits():
+    found = plan(Constants(1, 1, 1, 0.3, 1, 1), target=1.0, confidence=None, rule="paper")
+    assert found.batch == found.sub_batch == math.ceil(64 * 0.09) == 6
+    assert found.bound <= 1.0
+    assert plan(Constants(1, 1, 1, 0.125, 1, 1), horizon=10, confidence=None, rule="paper").batch == 1
+
+
+@pytest.mark.parametrize("horizon", [1, 2, 10, 10**15])
+@pytest.mark.parametrize("confidence", [0.99, None])
+def test_extreme_horizons(horizon, confidence):
+    for constants in (PLAIN, AFFINE, STEEP):
+        found = plan(constants, horizon=horizon, confidence=confidence)
+        assert math.isfinite(found.bound)
+        assert recomputed(found) == pytest.approx(found.bound, rel=1e-9)
+    if horizon == 10**15:
+        assert found.alpha < 1e-7
+        assert found.bound < 1e-4
+
+
+def test_numpy_integers_and_floats_are_welcome():
+    found = plan(Constants(*np.float32([1, 0, 1, 0, 1])), horizon=np.int64(50), batch=np.int32(2))
+    assert (found.horizon, found.batch) == (50, 2)
+
+
+def test_a_guarantee_names_probability_horizon_bound_and_assumptions():
+    text = plan(PLAIN, horizon=1000, confidence=0.95).guarantee
+    for part in ("at least 0.95", "t = 1..1000", "3A and 4A", "last iterate is promised nothing"):
+        assert part in text
+    assert text.endswith(".") and "\n" not in text
+    in_mean = plan(PLAIN, horizon=1000, confidence=None).guarantee
+    assert in_mean.startswith("In expectation") and "3B and 4B" in in_mean
+    sure = plan(Constants(1, 0, 1, 0, 1, 1, noise="almost-sure"), horizon=1000, confidence=None)
+    assert "3A and 4A" in sure.guarantee
+
+
+def test_notes_warn_where_nothing_is_gained():
+    hopeless = plan(PLAIN, horizon=3)
+    assert "nothing better than the starting point" in hopeless.explain()
+    assert not plan(PLAIN, horizon=10**5).notes
+    still = plan(Constants(1, 1, 0, 0, 1, 1), horizon=100)
+    assert (still.alpha == 1) == any("beta = 0" in note for note in still.notes)
+
+
+def test_printed_bounds_are_rounded_up():
+    rng = np.random.default_rng(0)
+    for value in 10.0 ** rng.uniform(-300, 300, 2000):
+        shown = float(round_up(value))
+        assert value <= shown <= value * 1.0011
+    assert float(round_up(0.12103)) == 0.1211
+    assert round_up(0.5) == "0.5"
+
+
+def test_only_the_certificate_asked_for():
+    for certificate in CATALOGUE.values():
+        confidence = None if certificate.kind == "expectation" else 0.99
+        found = plan(STEEP, horizon=5000, certificate=certificate.name, confidence=confidence)
+        assert found.certificate == certificate.name
+        assert found.bound >= plan(STEEP, horizon=5000, confidence=confidence).bound * (1 - 1e-9)
+
+
+def test_mean_square_constants_give_expectation_only():
+    constants = Constants(1, 1, 1, 0.5, 1, 1, noise="mean-square")
+    sure = Constants(1, 1, 1, 0.5, 1, 1, noise="almost-sure")
+    loose = plan(sure, horizon=1000, confidence=None).bound
+    assert plan(constants, horizon=1000, confidence=None).bound < loose
+    with pytest.raises(ValueError, match="confidence must be None for constants with noise='mean-square'"):
+        plan(constants, horizon=1000)
+
+
+def test_json_ready():
+    found = plan(AFFINE, horizon=1000)
+    text = json.loads(json.dumps(found.to_dict(), allow_nan=False))
+    keys = "beta alpha eta horizon batch sub_batch bound certificate guarantee sample_gradients"
+    assert set(keys.split()) <= set(text)
+    assert text["constants"]["L0"] == 1.0
+
+
+BAD = [
+    ({}, r"exactly one of target, horizon, budget must be given; got none"),
+    ({"target": 0.1, "horizon": 5}, r"exactly one of .*; got target=0.1, horizon=5"),
+    ({"target": 0.1, "budget": 5}, r"exactly one of"),
+    ({"horizon": 0}, r"horizon must be an integer in \[1, 1e\+18\]; got horizon=0"),
+    ({"horizon": -3}, r"horizon must be an integer"),
+    ({"horizon": 1.5}, r"horizon must be an integer.*got horizon=1.5"),
+    ({"horizon": math.nan}, r"horizon must be an integer.*got horizon=nan"),
+    ({"horizon": True}, r"horizon must be an integer"),
+    ({"horizon": "9"}, r"horizon must be an integer"),
+    ({"horizon": 10**19}, r"horizon must be an integer"),
+    ({"budget": 0}, r"budget must be an integer"),
+    ({"budget": math.inf}, r"budget must be an integer"),
+    ({"budget": 3, "batch": 4}, r"budget must be an integer >= batch = 4; got budget=3"),
+    ({"budget": 3, "sub_batch": 4}, r"budget must be an integer >= batch = 4; got budget=3"),
+    ({"target": 0}, r"target must be a finite number > 0; got target=0"),
+    ({"target": -1.0}, r"target must be a finite number > 0"),
+    ({"target": math.nan}, r"target must be a finite number > 0"),
+    ({"target": math.inf}, r"target must be a finite number > 0"),
+    ({"target": "0.1"}, r"target must be a finite number > 0"),
+    ({"horizon": 5, "confidence": 1.0}, r"confidence must be a number in \(0, 1\).*got confidence=1.0"),
+    ({"horizon": 5, "confidence": 0.0}, r"confidence must be a number in \(0, 1\)"),
+    ({"horizon": 5, "confidence": -0.5}, r"confidence must be a number in \(0, 1\)"),
+    ({"horizon": 5, "confidence": math.nan}, r"confidence must be a number in \(0, 1\)"),
+    ({"horizon": 5, "confidence": "high"}, r"confidence must be a number in \(0, 1\)"),
+    ({"horizon": 5, "batch": 0}, r"batch must be an integer"),
+    ({"horizon": 5, "sub_batch": 0}, r"sub_batch must be an integer in \[1, 1e\+18\]; got sub_batch=0"),
+    ({"horizon": 5, "batch": 2, "sub_batch": 3}, r"sub_batch must be .* \[1, batch\]; got sub_batch=3, batch=2"),
+    ({"horizon": 5, "rule": "best"}, r"rule must be one of sharp, paper; got rule='best'"),
+    ({"horizon": 5, "certificate": "magic"}, r"certificate must be one of paper, union, .*; got certificate='magic'"),
+    ({"horizon": 5, "certificate": "expectation"}, r"in high probability; got certificate='expectation'"),
+    ({"horizon": 5, "certificate": "sure", "confidence": None}, r"for a guarantee in expectation"),
+    ({"horizon": 5, "certificate": "sure", "rule": "paper"}, r"certificate must be left out with rule='paper'"),
+    ({"horizon": 5, "batch": 3, "rule": "paper", "confidence": None}, r"batch must be .* >= .* = 16 .*; got batch=3"),
+    ({"budget": 9, "rule": "paper", "confidence": None}, r"budget must be an integer >= batch = 16"),
+    ({"target": 1e-30}, r"target must be at least .*; got target=1e-30"),
+    ({"target": 1e-30, "rule": "paper"}, r"target must be at least .*; got target=1e-30"),
+    ({"target": 1e-3, "certificate": "sure"}, r"target must be at least .*; got target=0.001"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("question", "message"), BAD, ids=[str(q) for q, _ in BAD])
+def test_bad_input_is_one_sentence(question, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        plan(AFFINE, **question)
+    text = str(caught.value)
+    assert text.startswith("plan: ") and "\n" not in text
+
+
+def test_degenerate_problems_are_named():
+    with pytest.raises(ValueError, match=r"gap must be > 0; got gap=0\.0, which says that x1 already minimises F"):
+        plan(Constants(1, 0, 1, 0, 0), horizon=5)
+    with pytest.raises(ValueError, match="L0 and L1 must not both be 0"):
+        Constants(0, 0, 1, 0, 1)
+    with pytest.raises(ValueError, match="of sizes whose ratios are finite"):
+        plan(Constants(1e300, 0, 1, 0, 1e300), horizon=5)
+    with pytest.raises(ValueError, match="large enough for a finite bound by certificate lyapunov; got horizon=100"):
+        plan(WILD, horizon=100, certificate="lyapunov")
