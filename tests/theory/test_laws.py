@@ -113,7 +113,8 @@ def test_limits_are_continuous(constants, T, confidence, name, rule):
     size = {"L1": 1e-7 * math.sqrt(zero.L0 / zero.gap), "sigma0": 1e-5 * at_zero, "sigma1": 1e-7}
     tiny = replace(zero, **{n: size[n] for n in names})
     near = plan(tiny, horizon=T, confidence=confidence, rule=rule, batch=batch).bound
-    assert at_zero * (1 - SEARCH) <= near <= at_zero * 1.01
+    # The paper's parameters are not optimised, so its bound may also fall a little.
+    assert at_zero * (1 - (SEARCH if rule == "sharp" else 0.01)) <= near <= at_zero * 1.01
 
 
 @settings(max_examples=12)

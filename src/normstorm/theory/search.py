@@ -19,7 +19,7 @@ from .constants import Constants
 
 STARTS = 3
 ETA_GRID = np.array([-15.0, -11.0, -8.0, -6.0, -4.5, -3.3, -2.4, -1.6, -0.9, -0.3, 0.3, 1.0])
-LAM_GRID = np.array([-14.0, -9.0, -5.0, -3.0, -1.5, -0.6, 0.2])
+LAM_GRID = np.array([-14.0, -9.0, -5.0, -3.0, -1.5, -0.5, 0.5, 2.0, 4.0, 6.0])
 SHARE_GRID = np.array([-28.0, -7.0, -4.0, -2.0, -0.7])
 
 
