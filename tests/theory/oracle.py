@@ -156,13 +156,13 @@ class _Run:
         A = 1 - self.eta * self.L1 / 2 - 2 * Q(gradient_bound(self.c, Delta))
         return Delta / (A * self.eta * self.T) if A > 0 else mp.inf
 
-    def edge(self, start: Num) -> Num | None:
-        """Bound if eta L1 > 1, without noise, or at T = 1 (error at most start); else None."""
+    def edge(self, start: Num = None) -> Num | None:
+        """Bound if eta L1 > 1, without noise, or at T = 1 with a known start; else None."""
         if self.eta * self.L1 > 1:
             return mp.inf
         if self.s0 == 0 and self.s1 == 0:
             return self.linear(mpf(0), lambda G: mpf(0))
-        return self.linear(start, lambda G: mpf(0)) if self.T == 1 else None
+        return self.linear(start, lambda G: mpf(0)) if self.T == 1 and start is not None else None
 
     def sup(self, S: Callable[[Num], Num]) -> Num:
         """Close an error sum bounded by S(G) where all gradients are at most G."""
@@ -209,19 +209,17 @@ def _best_ratio(A: Callable[[Num], Num], dA: Callable[[Num], Num], ell: Num) -> 
 def union(c: Any, T: int, alpha: Num, eta: Num, delta: Num) -> Num:
     """Pinelis' inequality at every t <= T and a union bound; batches are not used."""
     s = _Run(c, T, alpha, eta)
-    if (edge := s.edge(s.n1)) is not None:
+    if (edge := s.edge()) is not None:
         return edge
     first = s.n1 * (1 - s.beta**s.T) / s.alpha
     radius = mp.sqrt(2 * mp.log(2 * s.T / mpf(delta)) / (1 - s.beta**2))
     return s.sup(lambda G: first + s.T * radius * (s.A0 + s.A1 * G))
 
 
-def ville(
-    c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, split: Num = None
-) -> Num:
+def ville(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, split: Num = None) -> Num:
     """Ville's inequality for the squared error; only K > 1 spends (1 - split) on the squares."""
     s = _Run(c, T, alpha, eta, K, k)
-    if (edge := s.edge(s.n1)) is not None:
+    if (edge := s.edge()) is not None:
         return edge
     f = mpf(1) if split is None or K == 1 else mpf(split)
     T, beta = s.T, s.beta
@@ -231,7 +229,7 @@ def ville(
         R, v = beta * z + s.alpha * n, s.v(z, n)
         W = T * R**2
         if f < 1 and R > 0:
-            p, ell2 = v / R**2, mp.log(1 / ((1 - f) * mpf(delta)))
+            p, ell2 = v / R**2, mp.log(1 / ((1 - f if beta else 1) * mpf(delta)))
             best = _best_ratio(lambda t: T * p * mp.expm1(t), lambda t: T * p * mp.exp(t), ell2)
             W = min(W, R**2 * best)
         b = 2 * beta**2 * v * mp.log(1 / (f * mpf(delta))) / (1 - beta**2)
@@ -241,9 +239,7 @@ def ville(
     return s.sup(S)
 
 
-def ville2(
-    c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, split: Num = None
-) -> Num:
+def ville2(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, split: Num = None) -> Num:
     """The squared-error certificate with second moments (Bernoulli squares, Kearns-Saul)."""
     s = _Run(c, T, alpha, eta, K, k)
     if (edge := s.edge(s.n1)) is not None:
@@ -309,37 +305,59 @@ def adaptive(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, l
     return _family(_Run(c, T, alpha, eta, K, k), delta, mpf(lam), 1)
 
 
-def adaptive_tangent(
-    c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num
-) -> Num:
+def _tangent(s: _Run, delta: Num, lam: Num, p: list[Num], psi: list[Num]) -> Num:
+    """Linear form from sqrt(w_t) <= p0 + p1 g_t and R_t e_t/mu_t <= psi0 + psi1 g_t."""
+    (p0, p1), (y0, y1) = p, psi
+    mu0 = s.B0 * mp.sqrt(1 + 2 * s.beta) / s.o
+    left = s.alpha - (lam / 2 * p0**2 * s.beta / (2 * mu0) if p0 else 0)
+    if left <= 0:
+        return mp.inf
+    alpha_P, alpha_Q = s.drift(1)
+    alpha_P += _initial(s, lam, 1) + mp.log(1 / mpf(delta)) / lam
+    alpha_P += lam / 2 * (s.T - 1) * (p0 * y0 + y0**2)
+
+    def Q(G: Num) -> Num:
+        linear = 2 * p0 * p1 + p1**2 * G
+        mixed = p0 * y1 + p1 * y0 + p1 * y1 * G
+        return (alpha_Q + lam / 2 * (linear + mixed + 2 * y0 * y1 + y1**2 * G)) / left
+
+    return s.linear(alpha_P / left, Q)
+
+
+def _tangent_letters(s: _Run) -> tuple[list[Num], list[Num], list[Num], Num]:
+    """Sure and L2 radii of a piece i <= k, radii of one i > k (at g^0 and g^1), and chi."""
+    rest = [s.alpha * n / s.K for _, n in s.pairs]
+    moments = [s.beta * s.eta * L / s.k + a for (L, _), a in zip(s.pairs, rest, strict=True)]
+    radii = [2 * m - a for m, a in zip(moments, rest, strict=True)]
+    largest = max(a / b if b else mpf(0) for a, b in ((s.A0, s.B0), (s.A1, s.B1)))
+    return radii, moments, rest, largest * s.o / mp.sqrt(1 + 2 * s.beta)
+
+
+def adaptive_tangent(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num) -> Num:
     """Adaptive certificate with the tangent noise bound, the better of its two e_t."""
     s = _Run(c, T, alpha, eta, K, k)
     if (edge := s.edge(s.n1)) is not None:
         return edge
-    T, K, k, lam, alpha, beta = s.T, s.K, s.k, mpf(lam), s.alpha, s.beta
-    o, B0, B1, stretch = s.o, s.B0, s.B1, mp.sqrt(1 + 2 * beta)
-    radii = [2 * beta * s.eta * L / k + alpha * n / K for L, n in s.pairs]
-    moments = [beta * s.eta * L / k + alpha * n / K for L, n in s.pairs]
+    radii, moments, rest, chi = _tangent_letters(s)
     m = max(b / a if a else mpf(0) for a, b in zip(radii, moments, strict=True))
-    kappa = _ks(mpf(1), m**2)
-    p0 = mp.sqrt(kappa * k * radii[0] ** 2 + (K - k) * (alpha * s.s0 / K) ** 2)
-    p1 = mp.sqrt(kappa * k * radii[1] ** 2 + (K - k) * (alpha * s.s1 / K) ** 2)
-    chi = max(a / b if b else mpf(0) for a, b in ((s.A0, B0), (s.A1, B1))) * o / stretch
-    x = lam / 2 * p0**2 * beta * o / (2 * stretch * B0) if B0 else mpf(0)
-    if x >= alpha:
-        return mp.inf
-    alpha_P, alpha_Q = s.drift(1)
-    alpha_P += _initial(s, lam, 1) + mp.log(1 / mpf(delta)) / lam
+    squares = [_ks(mpf(1), m**2) * r**2 for r in radii]
+    p = [mp.sqrt(k * w + (K - k) * a**2) for w, a in zip(squares, rest, strict=True)]
+    choices = [s.A0 / 4, s.A1 / 4], [s.a0, s.a1]
+    return min(_tangent(s, delta, mpf(lam), p, [chi * e for e in es]) for es in choices)
 
-    def bound(e0: Num, e1: Num) -> Num:
-        def Q(G: Num) -> Num:
-            noise = 2 * p0 * p1 + p1**2 * G + chi * (p0 * e1 + p1 * e0 + p1 * e1 * G)
-            return (alpha_Q + lam / 2 * (noise + chi**2 * (2 * e0 * e1 + e1**2 * G))) / (alpha - x)
 
-        P = (alpha_P + lam / 2 * (T - 1) * (chi * p0 * e0 + chi**2 * e0**2)) / (alpha - x)
-        return s.linear(P, Q)
-
-    return min(bound(s.A0 / 4, s.A1 / 4), bound(s.a0, s.a1))
+def adaptive_convex(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num) -> Num:
+    """adaptive_tangent with the roots and R^2/c split at g = 0 by convexity."""
+    s = _Run(c, T, alpha, eta, K, k)
+    if (edge := s.edge(s.n1)) is not None:
+        return edge
+    radii, moments, rest, chi = _tangent_letters(s)
+    triples = zip(radii, moments, rest, strict=True)
+    p = [mp.sqrt(k * _ks(r, q**2) + (K - k) * a**2) for r, q, a in triples]
+    per_c = s.o / mp.sqrt(1 + 2 * s.beta)  # c_t / mu_t
+    ranges = [per_c * A**2 / (4 * B) if B else mpf(0) for A, B in ((s.A0, s.B0), (s.A1, s.B1))]
+    pairs = ranges, [chi * s.a0, chi * s.a1]
+    return min(_tangent(s, delta, mpf(lam), p, psi) for psi in pairs)
 
 
 def sure(c: Any, T: int, alpha: Num, eta: Num) -> Num:
@@ -377,13 +395,12 @@ def expectation(c: Any, T: int, alpha: Num, eta: Num, K: int, k: int, mean_squar
     elif u0 <= R1:
         S0 = R1 + integral(T - 1)
     else:
-        S0 = min(integral(T), R1 + (T - 1) * u0)
+        last = mp.sqrt(u0**2 + (R1**2 - u0**2) * beta ** (2 * (T - 1)))
+        S0 = min(integral(T), T * last, R1 + (T - 1) * u0)
     return s.linear(S0, lambda G: s.B1 * (1 - beta ** (T - 1)) / s.alpha)
 
 
-def expectation_adaptive(
-    c: Any, T: int, alpha: Num, eta: Num, K: int, k: int, mean_square: bool
-) -> Num:
+def expectation_adaptive(c: Any, T: int, alpha: Num, eta: Num, K: int, k: int, mean_square: bool) -> Num:
     """Expectation certificate whose rho follows the gradient norm."""
     s = _Run(c, T, alpha, eta, K, k)
     if (edge := s.edge(_first_error(s, s.g1, mean_square))) is not None:

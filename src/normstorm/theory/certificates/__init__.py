@@ -101,7 +101,12 @@ def bound(
     if certificate.free is None:
         return certificate(case)
     if free is not None:
-        return certificate(case, np.asarray(free, dtype=float))
+        value = np.asarray(free, dtype=float)
+        allowed = value > 0 if certificate.free == "lam" else (value >= 0) & (value < 1)
+        if not np.all(allowed & np.isfinite(value)):
+            kind = "lam, a number > 0" if certificate.free == "lam" else "share, a number in [0, 1)"
+            raise ValueError(f"bound: free must be {kind}, for certificate {name}; got free={free!r}")
+        return certificate(case, value)
     return certificate(case, _best_free(certificate, case))
 
 

@@ -22,6 +22,8 @@ Parts = dict[str, Array]
 # How far results are moved in the safe direction (docs/theory/rounding.md).
 TOTAL_RAISED = 1e-11
 DESCENT_LOWERED = 1e-13
+# Squares of smaller or larger constants would leave the range of floating point.
+SMALLEST = 1e-100
 
 MEANINGS = {
     "gap": "distance to the minimum, F(x1) - F*, spread over the run",
@@ -140,19 +142,38 @@ def make_case(
     k: Any = 1,
     delta: float | None = None,
 ) -> Case:
-    T, alpha, eta, K, k = (np.asarray(value, dtype=float) for value in (T, alpha, eta, K, k))
-    for name, array, allowed, ok in (
-        ("T", T, "an integer >= 1", (T >= 1) & np.isfinite(T)),
-        ("alpha", alpha, "a number in (0, 1]", (alpha > 0) & (alpha <= 1)),
-        ("eta", eta, "a finite number > 0", (eta > 0) & np.isfinite(eta)),
-        ("K", K, "an integer >= 1", (K >= 1) & np.isfinite(K)),
-        ("k", k, "an integer in [1, K]", (k >= 1) & (k <= K)),
+    given = {"T": T, "alpha": alpha, "eta": eta, "K": K, "k": k}
+    arrays = {name: _numbers(name, value) for name, value in given.items()}
+    T, alpha, eta, K, k = arrays.values()
+    for name, allowed, ok in (
+        ("T", "an integer >= 1", (T >= 1) & (np.floor(T) == T)),
+        ("alpha", "a number in (0, 1]", (alpha > 0) & (alpha <= 1)),
+        ("eta", "a number > 0", eta > 0),
+        ("K", "an integer >= 1", (K >= 1) & (np.floor(K) == K)),
+        ("k", "an integer in [1, K]", (k >= 1) & (k <= K) & (k == np.floor(k))),
     ):
         if not np.all(ok):
-            raise ValueError(f"bound: {name} must be {allowed}; got {name}={array}")
-    if delta is not None and not 0 < delta < 1:
+            raise ValueError(f"bound: {name} must be {allowed}; got {name}={given[name]}")
+    if delta is not None and not (np.ndim(delta) == 0 and 0 < float(_numbers("delta", delta)) < 1):
         raise ValueError(f"bound: delta must be a number in (0, 1); got delta={delta}")
+    for name in ("L0", "L1", "sigma0", "sigma1", "gap"):
+        value = getattr(constants, name)
+        if value != 0 and not SMALLEST <= value <= 1 / SMALLEST:
+            raise ValueError(
+                f"bound: {name} must be 0 or in [{SMALLEST:g}, {1 / SMALLEST:g}], in other units if need be; "
+                f"got {name}={value}"
+            )
     return Case(constants, T, alpha, eta, K, k, delta)
+
+
+def _numbers(name: str, value: Any) -> Array:
+    try:
+        array = np.asarray(value, dtype=float)
+    except (TypeError, ValueError):
+        array = np.asarray(np.nan)
+    if not np.all(np.isfinite(array)):
+        raise ValueError(f"bound: {name} must be a finite number, or an array of them; got {name}={value!r}")
+    return array
 
 
 def close_linear(case: Case, error: Parts, Q0: Array, Q1: Array | float = 0.0) -> Bound:
@@ -190,7 +211,7 @@ def close_sup(case: Case, error: Parts, factors: Callable[[Array], Parts], const
     Delta = np.broadcast_to(base, np.broadcast_shapes(base.shape, A0.shape))
     trial = proven = np.full(Delta.shape, np.inf)
     parts = fixed
-    for slack in (TOTAL_RAISED,) if constant else (1e-6, 1e-3):
+    for slack in (TOTAL_RAISED, 1e-6) if constant else (1e-6, 1e-5, 1e-3):
         once = refrozen(Delta)
         if not constant:
             if not np.all(np.isfinite(once)):
@@ -237,7 +258,16 @@ def _total(parts: Parts) -> Array:
 
 def _divide(case: Case, parts: Parts, Delta: Array, descent: Array) -> Bound:
     descent = descent - DESCENT_LOWERED
-    proven = (descent > 0) & (case.eta * case.constants.L1 <= 1) & np.isfinite(Delta)
+    proven = (descent > 0) & _at_most_one(case.eta, case.constants.L1) & np.isfinite(Delta)
     scale = 1 / (np.where(proven, descent, 1.0) * case.eta * case.T)
     value = np.where(proven, Delta * scale * (1 + TOTAL_RAISED), np.inf)
     return Bound(np.where(np.isnan(value), np.inf, value), parts, scale, descent)
+
+
+def _at_most_one(eta: Array, L1: float) -> npt.NDArray[np.bool_]:
+    """eta L1 <= 1 exactly: where the rounded product is 1, the sign of what rounding cut off decides (Veltkamp)."""
+    product = eta * L1
+    high, L1_high = (x * 134217729.0 - (x * 134217729.0 - x) for x in (eta, np.asarray(L1)))
+    low, L1_low = eta - high, L1 - L1_high
+    cut = ((high * L1_high - product) + high * L1_low + low * L1_high) + low * L1_low
+    return np.asarray((product < 1) | ((product == 1) & (cut <= 0)))

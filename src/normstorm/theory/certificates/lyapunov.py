@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Array, Bound, Case, Parts, close_linear, deterministic
+from .case import TOTAL_RAISED, Array, Bound, Case, Parts, close_linear, deterministic
 from .suprema import kearns_saul
 
 
@@ -72,7 +72,7 @@ def _tangent(
     """Close the tangent's bound: `proxies` belong to the linear part, `squares` are choices for the quadratic one."""
     p0, p1 = proxies
     scale, _ = _scales(case)
-    absorbed = lam / 4 * p0 * case.beta * scale * _ratio(p0, case.deviation[0])
+    absorbed = lam / 4 * p0 * case.beta * scale * _ratio(p0, case.deviation[0]) * (1 + TOTAL_RAISED)
     bounds = []
     for s0, s1 in squares:
         error, Q = steady_error(case, omega=1.0)

@@ -80,7 +80,8 @@ def kearns_saul(ratio: Array) -> Array:
     """
     inside = (ratio > 0) & (ratio < 1)
     safe = np.where(inside, ratio, 0.5)
-    value = (1 - safe) * (1 + safe) / (-2 * np.log1p(safe - 1)) * (1 + 1e-9)
+    logarithm = np.where(safe < 0.5, np.log(safe), np.log1p(safe - 1))
+    value = (1 - safe) * (1 + safe) / (-2 * logarithm) * (1 + 1e-9)
     return np.where(inside, np.minimum(value, 1.0), np.where(ratio > 0, 1.0, 0.0))
 
 
@@ -95,7 +96,10 @@ def bernoulli_mean(p: Array, c: Array) -> Array:
     p_safe, c_safe = np.where(inside, p, 0.5), np.where(inside, c, 0.5)
     log_p, log_rest = np.log(p_safe), np.log1p(-p_safe)
     top = np.minimum(1 - 1e-12 * (1 - p_safe), 1 - 2.0**-52)
-    x = np.minimum(p_safe + c_safe + np.sqrt(c_safe * (c_safe + 2 * p_safe)), top)
+    # Both starts are at least x: kl(x, p) >= (x-p)^2/(2x), and for p >= 1/2 kl(x, p) >= (x-p)^2/(2p(1-p)).
+    wide = p_safe + c_safe + np.sqrt(c_safe * (c_safe + 2 * p_safe))
+    tight = np.where(p_safe >= 0.5, p_safe + np.sqrt(2 * p_safe * (1 - p_safe) * c_safe), wide)
+    x = np.minimum(np.minimum(wide, tight), top)
     theta = np.maximum(np.log(x) - log_p - np.log1p(-x) + log_rest, 1e-9)
     for _ in range(4):  # kl(x, p) = x theta + log((1-x)/(1-p)), convex in x: Newton from above
         divergence = x * theta + np.log1p(-x) - log_rest
