@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..constants import Constants
-from .case import MEANINGS, Array, Bound, Case, make_case
+from .case import MEANINGS, Array, Bound, Case, make_case, numbers
 from .expectation import expectation, expectation_adaptive
 from .lyapunov import adaptive, adaptive_convex, adaptive_tangent, lyapunov
 from .paper import paper, paper_expectation
@@ -101,9 +101,8 @@ def bound(
     if certificate.free is None:
         return certificate(case)
     if free is not None:
-        value = np.asarray(free, dtype=float)
-        allowed = value > 0 if certificate.free == "lam" else (value >= 0) & (value < 1)
-        if not np.all(allowed & np.isfinite(value)):
+        value = numbers("free", free)
+        if not np.all(value > 0 if certificate.free == "lam" else (value >= 0) & (value < 1)):
             kind = "lam, a number > 0" if certificate.free == "lam" else "share, a number in [0, 1)"
             raise ValueError(f"bound: free must be {kind}, for certificate {name}; got free={free!r}")
         return certificate(case, value)

@@ -143,7 +143,7 @@ def make_case(
     delta: float | None = None,
 ) -> Case:
     given = {"T": T, "alpha": alpha, "eta": eta, "K": K, "k": k}
-    arrays = {name: _numbers(name, value) for name, value in given.items()}
+    arrays = {name: numbers(name, value) for name, value in given.items()}
     T, alpha, eta, K, k = arrays.values()
     for name, allowed, ok in (
         ("T", "an integer >= 1", (T >= 1) & (np.floor(T) == T)),
@@ -154,7 +154,7 @@ def make_case(
     ):
         if not np.all(ok):
             raise ValueError(f"bound: {name} must be {allowed}; got {name}={given[name]}")
-    if delta is not None and not (np.ndim(delta) == 0 and 0 < float(_numbers("delta", delta)) < 1):
+    if delta is not None and not (np.ndim(delta) == 0 and 0 < float(numbers("delta", delta)) < 1):
         raise ValueError(f"bound: delta must be a number in (0, 1); got delta={delta}")
     for name in ("L0", "L1", "sigma0", "sigma1", "gap"):
         value = getattr(constants, name)
@@ -166,7 +166,8 @@ def make_case(
     return Case(constants, T, alpha, eta, K, k, delta)
 
 
-def _numbers(name: str, value: Any) -> Array:
+def numbers(name: str, value: Any) -> Array:
+    """An argument of `bound` as an array of finite numbers."""
     try:
         array = np.asarray(value, dtype=float)
     except (TypeError, ValueError):
