@@ -317,8 +317,8 @@ def test_a_free_parameter_that_the_proof_does_not_admit_is_refused(name):
     """A negative lam or share would give numbers below every valid bound."""
     c = Constants(1, 0.1, 1, 0.1, 1, 1)
     also = (0.0,) if CATALOGUE[name].free == "lam" else (1.0, 1.5)
-    for value in (-1.0, -1e-9, math.nan, math.inf, *also, [0.1, -0.1]):
-        with pytest.raises(ValueError, match=rf"bound: free must be .* for certificate {name}; got free="):
+    for value in (-1.0, -1e-9, math.nan, math.inf, "x", *also, [0.1, -0.1]):
+        with pytest.raises(ValueError, match="bound: free must be .*; got free="):
             bound(name, c, free=value, **GOOD)
 
 
