@@ -318,7 +318,7 @@ def test_a_free_parameter_that_the_proof_does_not_admit_is_refused(name):
     c = Constants(1, 0.1, 1, 0.1, 1, 1)
     also = (0.0,) if CATALOGUE[name].free == "lam" else (1.0, 1.5)
     for value in (-1.0, -1e-9, math.nan, math.inf, "x", *also, [0.1, -0.1]):
-        with pytest.raises(ValueError, match="bound: free must be .*; got free="):
+        with pytest.raises(ValueError, match=r"bound: free must be .*; got free="):
             bound(name, c, free=value, **GOOD)
 
 

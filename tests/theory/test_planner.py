@@ -196,13 +196,17 @@ BAD = [
     ({"horizon": 5, "certificate": "sure", "rule": "paper"}, r"certificate must be left out with rule='paper'"),
     ({"horizon": 5, "batch": 3, "rule": "paper", "confidence": None}, r"batch must be .* >= .* = 16 .*; got batch=3"),
     ({"budget": 9, "rule": "paper", "confidence": None}, r"budget must be an integer >= batch = 16"),
+    ({"target": np.True_}, r"target must be a finite number > 0"),
+    ({"target": np.array([1.0])}, r"target must be a finite number > 0"),
+    ({"target": 10**400}, r"target must be a finite number > 0"),
+    ({"target": 1e-300}, r"target must be at least .*; got target=1e-300"),
     ({"target": 1e-30}, r"target must be at least .*; got target=1e-30"),
     ({"target": 1e-30, "rule": "paper"}, r"target must be at least .*; got target=1e-30"),
     ({"target": 1e-3, "certificate": "sure"}, r"target must be at least .*; got target=0.001"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("question", "message"), BAD, ids=[str(q) for q, _ in BAD])
+@pytest.mark.parametrize(("question", "message"), BAD, ids=[str(q)[:60] for q, _ in BAD])
 def test_bad_input_is_one_sentence(question, message):
     with pytest.raises(ValueError, match=message) as caught:
         plan(AFFINE, **question)
@@ -210,7 +214,14 @@ def test_bad_input_is_one_sentence(question, message):
     assert text.startswith("plan: ") and "\n" not in text
 
 
+def test_leftover_budget_buys_a_larger_batch():
+    found = plan(Constants(1, 0.5, 1e100, 0.1, 1), budget=1000, confidence=None)
+    assert (found.horizon, found.batch) == (1, 1000)
+
+
 def test_degenerate_problems_are_named():
+    with pytest.raises(ValueError, match=r"plan: constants must be a normstorm.Constants; got constants=None"):
+        plan(None, horizon=5)
     with pytest.raises(ValueError, match=r"gap must be > 0; got gap=0\.0, which says that x1 already minimises F"):
         plan(Constants(1, 0, 1, 0, 0), horizon=5)
     with pytest.raises(ValueError, match="L0 and L1 must not both be 0"):

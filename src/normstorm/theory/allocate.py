@@ -28,7 +28,10 @@ class Allocator:
 
     def for_budget(self, budget: int) -> Answer:
         """The smallest bound for at most this many sample gradients."""
-        return self.solver.solve([self._best_batches(budget, None).triple])[0]
+        best = self._best_batches(budget, None).triple
+        if self.batch is None:  # what is left over after T steps still buys a larger K
+            best = Triple(best.T, max((budget - (best.T - 1) * best.k) // best.T, best.K), best.k)
+        return self.solver.solve([best])[0]
 
     def for_target(self, target: float) -> Answer:
         """The fewest sample gradients for which a bound of at most `target` (normalised units) is proven."""
@@ -138,8 +141,8 @@ def smallest(
         if high is None or best is None:
             if n >= limit:
                 return answer
-            growth = (answer.value / target) ** 3.3 if math.isfinite(answer.value) else 30.0
-            n = min(max(n + 1, math.ceil(n * min(growth, 1000.0))), limit)
+            growth = min(answer.value / target, 8.0) ** 3.3 if math.isfinite(answer.value) else 30.0
+            n = min(max(n + 1, math.ceil(n * growth)), limit)
             continue
         if high - low <= max(1.0, tolerance * high):
             break

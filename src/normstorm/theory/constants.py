@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 from dataclasses import asdict, dataclass, replace
-from typing import Any, SupportsFloat
+from typing import Any
 
-import numpy as np
+from .checks import real
 
 NOISE_SENSES = ("almost-sure", "mean-square")
 
@@ -89,10 +88,7 @@ def gradient_bound(L0: float, L1: float, gap: float) -> float:
 
 
 def _nonnegative(name: str, value: object) -> float:
-    number = math.nan
-    if isinstance(value, SupportsFloat) and not isinstance(value, bool | np.bool_):
-        with contextlib.suppress(TypeError, OverflowError):  # an array, an integer beyond floating point
-            number = float(value)
+    number = real(value)
     if math.isfinite(number) and number >= 0:
         return number
     raise ValueError(f"Constants: {name} must be a finite number >= 0; got {name}={value!r}")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import operator
-from typing import Any, SupportsFloat
 
 import numpy as np
 
 from . import rules
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, make_case
+from .checks import real, whole
 from .constants import Constants
 from .plan import Plan, make_terms, round_up
 from .solver import Answer, Solver, Triple, natural_units
@@ -52,10 +51,10 @@ def plan(
     horizon = None if horizon is None else _whole("horizon", horizon, 1, MAX_HORIZON)
     budget = None if budget is None else _whole("budget", budget, 1, MAX_HORIZON)
     batch = None if batch is None else _whole("batch", batch, 1, MAX_HORIZON)
-    top = batch if batch is not None else MAX_HORIZON
-    sub_batch = None if sub_batch is None else _sub_batch(sub_batch, batch, top)
-    delta = _check_sense(constants, confidence)
+    sub_batch = None if sub_batch is None else _sub_batch(sub_batch, batch)
     _check_constants(constants)
+    confidence = None if confidence is None else _check_confidence(constants, confidence)
+    delta = None if confidence is None else 1 - confidence
     if rule not in RULES:
         raise ValueError(f"plan: rule must be one of {', '.join(RULES)}; got rule={rule!r}")
     if budget is not None and budget < (batch or sub_batch or 1):
@@ -177,11 +176,9 @@ def _check_choice(target: object, horizon: object, budget: object) -> None:
         )
 
 
-def _check_sense(constants: Constants, confidence: float | None) -> float | None:
-    if confidence is None:
-        return None
-    ok = isinstance(confidence, int | float) and not isinstance(confidence, bool) and 0 < confidence < 1
-    if not ok:
+def _check_confidence(constants: Constants, confidence: object) -> float:
+    level = real(confidence)
+    if not 0 < level < 1:
         raise ValueError(
             "plan: confidence must be a number in (0, 1), or None for a guarantee in expectation; "
             f"got confidence={confidence!r}"
@@ -191,10 +188,12 @@ def _check_sense(constants: Constants, confidence: float | None) -> float | None
             "plan: confidence must be None for constants with noise='mean-square', since high probability needs "
             f"almost-sure constants; got confidence={confidence!r}"
         )
-    return 1 - confidence
+    return level
 
 
-def _check_constants(constants: Constants) -> None:
+def _check_constants(constants: object) -> None:
+    if not isinstance(constants, Constants):
+        raise ValueError(f"plan: constants must be a normstorm.Constants; got constants={constants!r}")
     if constants.gap == 0:
         raise ValueError(
             "plan: gap must be > 0; got gap=0.0, which says that x1 already minimises F and nothing is left to do"
@@ -233,26 +232,23 @@ def _check_reached(
         )
 
 
-def _positive(name: str, value: Any) -> float:
-    if isinstance(value, SupportsFloat) and not isinstance(value, bool) and 0 < float(value) < math.inf:
-        return float(value)
+def _positive(name: str, value: object) -> float:
+    if 0 < real(value) < math.inf:
+        return real(value)
     raise ValueError(f"plan: {name} must be a finite number > 0; got {name}={value!r}")
 
 
-def _whole(name: str, value: Any, least: int, most: int) -> int:
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
-        number = None
+def _whole(name: str, value: object, least: int, most: int) -> int:
+    number = whole(value)
     if number is None or not least <= number <= most:
         raise ValueError(f"plan: {name} must be an integer in [{least}, {most:.0e}]; got {name}={value!r}")
     return number
 
 
-def _sub_batch(value: Any, batch: int | None, top: int) -> int:
-    try:
-        return _whole("sub_batch", value, 1, top)
-    except ValueError:
-        limit = "batch" if batch is not None else f"{MAX_HORIZON:.0e}"
-        given = f"sub_batch={value!r}" + (f", batch={batch}" if batch is not None else "")
-        raise ValueError(f"plan: sub_batch must be an integer in [1, {limit}]; got {given}") from None
+def _sub_batch(value: object, batch: int | None) -> int:
+    number = whole(value)
+    if number is not None and 1 <= number <= (MAX_HORIZON if batch is None else batch):
+        return number
+    limit = "batch" if batch is not None else f"{MAX_HORIZON:.0e}"
+    given = f"sub_batch={value!r}" + (f", batch={batch}" if batch is not None else "")
+    raise ValueError(f"plan: sub_batch must be an integer in [1, {limit}]; got {given}")

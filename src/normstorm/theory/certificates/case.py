@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..checks import finite_array, real
 from ..constants import Constants
 
 Array = npt.NDArray[np.float64]
@@ -154,8 +155,10 @@ def make_case(
     ):
         if not np.all(ok):
             raise ValueError(f"bound: {name} must be {allowed}; got {name}={given[name]}")
-    if delta is not None and not (np.ndim(delta) == 0 and 0 < float(numbers("delta", delta)) < 1):
-        raise ValueError(f"bound: delta must be a number in (0, 1); got delta={delta}")
+    if delta is not None:
+        if not 0 < real(delta) < 1:
+            raise ValueError(f"bound: delta must be a number in (0, 1); got delta={delta!r}")
+        delta = real(delta)
     for name in ("L0", "L1", "sigma0", "sigma1", "gap"):
         value = getattr(constants, name)
         if value != 0 and not SMALLEST <= value <= 1 / SMALLEST:
@@ -168,11 +171,8 @@ def make_case(
 
 def numbers(name: str, value: Any) -> Array:
     """An argument of `bound` as an array of finite numbers."""
-    try:
-        array = np.asarray(value, dtype=float)
-    except (TypeError, ValueError):
-        array = np.asarray(np.nan)
-    if not np.all(np.isfinite(array)):
+    array = finite_array(value)
+    if array is None:
         raise ValueError(f"bound: {name} must be a finite number, or an array of them; got {name}={value!r}")
     return array
 
