@@ -219,6 +219,19 @@ def test_leftover_budget_buys_a_larger_batch():
     assert (found.horizon, found.batch) == (1, 1000)
 
 
+@pytest.mark.parametrize("budget", [60, 1000])
+@pytest.mark.parametrize("noise", [(0.056, 2.0), (3.0, 0.0)])
+def test_short_runs_at_a_budget_are_found(budget, noise):
+    constants = Constants(0.45, 0, *noise, 0.03)
+    found = plan(constants, budget=budget)
+    for T in range(1, 13):
+        for k in (1, 2, 8):
+            K = (budget - (T - 1) * k) // T
+            if k <= K:
+                other = plan(constants, horizon=T, batch=K, sub_batch=k)
+                assert found.bound <= other.bound * (1 + 1e-3), (T, K, k)
+
+
 def test_degenerate_problems_are_named():
     with pytest.raises(ValueError, match=r"plan: constants must be a normstorm.Constants; got constants=None"):
         plan(None, horizon=5)

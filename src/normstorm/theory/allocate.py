@@ -1,8 +1,8 @@
 """How to spend sample gradients: the horizon T, the batch K and the sub-batch k.
 
-A budget buys T = 1 + (budget - K)/(K + k) steps; the best (K, k) is found on a coarse lattice and refined to whole
-numbers. A target is met by the smallest budget whose best bound reaches it, then by the smallest T for the batches
-found there; bound <= target is checked at what is returned.
+A budget buys T = 1 + (budget - K)/(K + k) steps with given batches, or K = (budget - (T-1) k)/T for given T and k. The
+best is found on a coarse lattice and refined to whole numbers. A target is met by the smallest budget whose best bound
+reaches it, then by the smallest T for the batches found there; bound <= target is checked at what is returned.
 """
 
 from __future__ import annotations
@@ -28,10 +28,7 @@ class Allocator:
 
     def for_budget(self, budget: int) -> Answer:
         """The smallest bound for at most this many sample gradients."""
-        best = self._best_batches(budget, None).triple
-        if self.batch is None:  # what is left over after T steps still buys a larger K
-            best = Triple(best.T, max((budget - (best.T - 1) * best.k) // best.T, best.K), best.k)
-        return self.solver.solve([best])[0]
+        return self.solver.solve([self._best_batches(budget, None).triple])[0]
 
     def for_target(self, target: float) -> Answer:
         """The fewest sample gradients for which a bound of at most `target` (normalised units) is proven."""
@@ -83,7 +80,7 @@ class Allocator:
         """The best (K, k) at a budget, from a lattice or from an answer at another budget."""
         start = None
         if near is not None and math.isfinite(near.value):
-            start = self._affordable(budget, near.triple.K, near.triple.k)
+            start = self._of_batch(budget, near.triple.K, near.triple.k)
         if start is None:
             triples = self._lattice(budget)
             order = np.argsort(self.solver.coarse(triples), kind="stable")[:4]
@@ -99,25 +96,35 @@ class Allocator:
         return contenders[0]
 
     def _around(self, near: list[Answer], ratio: float, budget: int) -> list[Answer]:
-        """Answers at the neighbours of (K, k), a factor `ratio` and at least 1 away, for this budget."""
-        K0, k0 = near[0].triple.K, near[0].triple.k
-        Ks = [K0] if self.batch is not None else _neighbours(K0, ratio)
-        ks = [k0] if self.sub_batch is not None else _neighbours(k0, ratio)
-        pairs = [(K, k) for K in Ks for k in ks if k <= K and (K, k) != (K0, k0)]
-        triples = [t for K, k in pairs if (t := self._affordable(budget, K, k)) is not None]
+        """Answers at the neighbours of (K, k), or of (T, k) in a run with fewer steps than samples a step."""
+        t = near[0].triple
+        ks = [t.k] if self.sub_batch is not None else _neighbours(t.k, ratio)
+        if self.batch is None and t.T < t.K:
+            found = [self._of_length(budget, T, k) for T in _neighbours(t.T, ratio) for k in ks]
+        else:
+            Ks = [t.K] if self.batch is not None else _neighbours(t.K, ratio)
+            found = [self._of_batch(budget, K, k) for K in Ks for k in ks]
+        triples = [n for n in found if n is not None and n != t]
         return self.solver.resolve(triples, near, tolerance=1e-3) if triples else []
 
     def _lattice(self, budget: int) -> list[Triple]:
-        Ks = [self.batch] if self.batch is not None else _powers(self.sub_batch or 1, budget)
-        pairs = [
-            (K, k)
-            for K in Ks
-            for k in ([self.sub_batch] if self.sub_batch is not None else _powers(1, K))
-        ]
-        return [t for K, k in pairs if (t := self._affordable(budget, K, k)) is not None]
+        """Batches a factor 4 apart, and the shortest runs."""
+        found = []
+        for K in [self.batch] if self.batch is not None else _powers(self.sub_batch or 1, budget):
+            for k in [self.sub_batch] if self.sub_batch is not None else _powers(1, K):
+                found.append(self._of_batch(budget, K, k))
+        if self.batch is None:
+            found += [self._of_length(budget, T, self.sub_batch or 1) for T in range(1, 5)]
+        return [t for t in found if t is not None]
 
-    def _affordable(self, budget: int, K: int, k: int) -> Triple | None:
-        return None if budget < K else Triple(min(1 + (budget - K) // (K + k), MAX_HORIZON), K, k)
+    def _of_batch(self, budget: int, K: int, k: int) -> Triple | None:
+        """As many steps as the budget buys with these batches."""
+        return None if k > K or budget < K else Triple(min(1 + (budget - K) // (K + k), MAX_HORIZON), K, k)
+
+    def _of_length(self, budget: int, T: int, k: int) -> Triple | None:
+        """As large a batch as the budget buys for T steps."""
+        K = (budget - (T - 1) * k) // T
+        return None if k > K else Triple(T, K, k)
 
 
 def smallest(

@@ -38,9 +38,7 @@ class Search:
         """The case and free parameter at points of shape (n, m, 3)."""
         T, K, k = (a[:, None] for a in (self.T, self.K, self.k))
         alpha = np.exp(np.minimum(points[..., 0], 0.0))
-        eta = self._natural_step(alpha, T, k) * np.exp(points[..., 1])
-        if self.constants.L1 > 0:
-            eta = np.minimum(eta, (1 - 1e-12) / self.constants.L1)
+        eta = np.minimum(self._natural_step(alpha, T, k) * np.exp(points[..., 1]), self._largest_step)
         case = Case(self.constants, T, alpha, eta, K, k, self.delta)
         return case, free_value(self.certificate, case, points[..., 2])
 
@@ -49,14 +47,26 @@ class Search:
             case, free = self.case(points)
             return np.broadcast_to(self.certificate(case, free).value, points.shape[:2])
 
+    @property
+    def _largest_step(self) -> float:
+        """Just below 1/L1, so that rounding cannot step over it."""
+        return (1 - 1e-12) / self.constants.L1 if self.constants.L1 > 0 else np.inf
+
+    def project(self, points: Array) -> Array:
+        """Points (n, m, 3) moved onto the edge where alpha > 1 or eta > 1/L1: beyond it everything is flat."""
+        points[..., 0] = np.minimum(points[..., 0], 0.0)
+        if self.constants.L1 > 0:
+            natural = self._natural_step(np.exp(points[..., 0]), self.T[:, None], self.k[:, None])
+            points[..., 1] = np.minimum(points[..., 1], np.log(self._largest_step / natural))
+        return points
+
     def _natural_step(self, alpha: Array, T: Array, k: Array) -> Array:
         """Balances the gap against curvature and gradient differences, or the largest step that L1 admits."""
         c = self.constants
         spread = np.sqrt(alpha * (2 - alpha))
         slope = c.L0 * (0.5 + 2 * (1 - alpha) / (spread * np.sqrt(k)))
         step = np.sqrt(c.gap / (T * np.where(slope > 0, slope, 1.0)))
-        largest = 1 / c.L1 if c.L1 > 0 else np.inf
-        return np.where(slope > 0, np.minimum(step, largest), largest)
+        return np.where(slope > 0, np.minimum(step, self._largest_step), self._largest_step)
 
     def from_grid(self, thin: int = 1) -> tuple[Array, Array]:
         """Starting points (n, STARTS, 3) and their values: the best of the grid at separated alphas.
@@ -66,7 +76,8 @@ class Search:
         longest = float(np.max(self.T))
         log_alpha = -np.linspace(0.0, 1.0, 18)[::thin] * np.log(1e4 * longest)
         points = np.array(list(product(log_alpha, ETA_GRID[::-thin], self._free_grid()[::-thin])))
-        values = self.values(np.broadcast_to(points, (self.T.size, *points.shape)))
+        spread = self.project(np.broadcast_to(points, (self.T.size, *points.shape)).copy())
+        values = self.values(spread)
         by_alpha = values.reshape(self.T.size, log_alpha.size, -1)
         profile = by_alpha.min(axis=2)
         at = by_alpha.argmin(axis=2)
@@ -74,7 +85,7 @@ class Search:
         is_low = (profile <= padded[:, :-2]) & (profile <= padded[:, 2:])
         order = np.argsort(np.where(is_low, profile, np.inf), axis=1, kind="stable")[:, :STARTS]
         index = order * by_alpha.shape[2] + np.take_along_axis(at, order, axis=1)
-        return points[index], np.take_along_axis(values, index, axis=1)
+        return np.take_along_axis(spread, index[..., None], axis=1), np.take_along_axis(values, index, axis=1)
 
     def _free_grid(self) -> Array:
         if self.certificate.free == "lam":
@@ -102,9 +113,10 @@ class Search:
         model = points
         for _ in range(rounds):
             tried = points[..., None, :] + size[..., None, None] * cube
-            tried = np.concatenate([tried, model[..., None, :]], axis=2)
-            tried[..., 0] = np.minimum(tried[..., 0], 0.0)
-            trial = self.values(tried.reshape(n, -1, 3)).reshape(n, s, -1)
+            tried = np.concatenate([tried, model[..., None, :]], axis=2).reshape(n, -1, 3)
+            tried = self.project(tried)
+            trial = self.values(tried).reshape(n, s, -1)
+            tried = tried.reshape(n, s, -1, 3)
             with np.errstate(invalid="ignore"):
                 coefficients = trial[..., :-1] @ fit
             model = points + size[..., None] * _quadratic_minimiser(coefficients, cube)
