@@ -219,6 +219,14 @@ def test_leftover_budget_buys_a_larger_batch():
     assert (found.horizon, found.batch) == (1, 1000)
 
 
+def test_short_runs_for_a_target_are_not_too_dear():
+    # One step with K samples is enough here, and its bound falls like K^(-1/2).
+    constants = Constants(48.7, 0, 98.6, 0.5, 0.0105)
+    found = plan(constants, target=4.68, confidence=None)
+    assert (found.horizon, found.sub_batch) == (1, 1)
+    assert plan(constants, horizon=1, batch=round(found.batch * 0.99), confidence=None).bound > 4.68
+
+
 @pytest.mark.parametrize("budget", [60, 1000])
 @pytest.mark.parametrize("noise", [(0.056, 2.0), (3.0, 0.0)])
 def test_short_runs_at_a_budget_are_found(budget, noise):

@@ -43,18 +43,22 @@ class Allocator:
             if (again.K, again.k) == (best.triple.K, best.triple.k):
                 break
             best = min(best, self._shortest(target, again), key=lambda a: (a.value > target, a.triple.cost))
-        return self._smallest_batch(target, best)
+        trimmed = [self._trimmed(target, self._trimmed(target, best, first), not first) for first in (True, False)]
+        return min(trimmed, key=lambda a: (a.value > target, a.triple.cost))
 
-    def _smallest_batch(self, target: float, best: Answer) -> Answer:
-        """With few steps a smaller K at the same T and k may do: T is too coarse a measure there."""
-        T, k = best.triple.T, best.triple.k
-        if self.batch is not None or not best.value <= target:
+    def _trimmed(self, target: float, best: Answer, batch: bool) -> Answer:
+        """The smallest K (or k) that does at the same T and k (or K): with few steps T is too coarse a measure."""
+        T, K, k = best.triple.T, best.triple.K, best.triple.k
+        if (self.batch if batch else self.sub_batch) is not None or not best.value <= target:
             return best
+        least, most = (k, K) if batch else (1, k)
 
-        def at_batch(extra: int) -> Answer:
-            return self.solver.resolve([Triple(T, k + extra - 1, k)], [best])[0]
+        def at(n: int) -> Answer:
+            size = least + n - 1
+            return self.solver.resolve([Triple(T, size, k) if batch else Triple(T, K, size)], [best])[0]
 
-        return smallest(at_batch, target, best.triple.K - k + 1, best.triple.K - k + 1, 1e-4)
+        answer = smallest(at, target, most - least + 1, most - least + 1, 1e-4)
+        return answer if answer.value <= target else best
 
     def _coarse(self, budget: int) -> Answer:
         """The best of a coarse grid over everything: a bound somewhat too large, found quickly."""
