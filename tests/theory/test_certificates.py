@@ -162,7 +162,8 @@ def test_edge_cases(name, constants):
 @pytest.mark.parametrize("name", [name for name in CATALOGUE if not name.startswith("paper")])
 def test_steps_beyond_the_reach_of_smoothness_prove_nothing(name):
     """eta L1 <= 1 is needed although 1 - eta L1/2 stays positive up to 2; the paper's own limits are stricter."""
-    args = {"T": 5, "alpha": 0.5, "delta": 0.1 if name in HIGH else None, "free": 0.1}
+    free = 0.1 if CATALOGUE[name].free else None
+    args = {"T": 5, "alpha": 0.5, "delta": 0.1 if name in HIGH else None, "free": free}
     values = bound(name, Constants(1, 0.5, 0, 0, 1, 1), eta=[1.0, 2.0, 2.0001, 3.0, 3.9], **args).value
     assert np.isfinite(values).tolist() == [True, True, False, False, False]
 

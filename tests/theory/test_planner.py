@@ -119,6 +119,11 @@ def test_a_guarantee_names_probability_horizon_bound_and_assumptions():
     assert "3A and 4A" in sure.guarantee
 
 
+def test_a_guarantee_never_rounds_its_probability_up():
+    text = plan(PLAIN, horizon=1000, confidence=0.9999999999999).guarantee
+    assert text.startswith("With probability at least 0.9999999999999,")
+
+
 def test_notes_warn_where_nothing_is_gained():
     hopeless = plan(PLAIN, horizon=3)
     assert "nothing better than the starting point" in hopeless.explain()
@@ -189,6 +194,8 @@ BAD = [
     ({"horizon": 5, "batch": 0}, r"batch must be an integer"),
     ({"horizon": 5, "sub_batch": 0}, r"sub_batch must be an integer in \[1, 1e\+18\]; got sub_batch=0"),
     ({"horizon": 5, "batch": 2, "sub_batch": 3}, r"sub_batch must be .* \[1, batch\]; got sub_batch=3, batch=2"),
+    ({"horizon": 5, "rule": ["sharp"]}, r"rule must be one of sharp, paper; got rule=\['sharp'\]"),
+    ({"horizon": 5, "certificate": ["sure"]}, r"certificate must be one of .*; got certificate=\['sure'\]"),
     ({"horizon": 5, "rule": "best"}, r"rule must be one of sharp, paper; got rule='best'"),
     ({"horizon": 5, "certificate": "magic"}, r"certificate must be one of paper, union, .*; got certificate='magic'"),
     ({"horizon": 5, "certificate": "expectation"}, r"in high probability; got certificate='expectation'"),
@@ -247,6 +254,8 @@ def test_degenerate_problems_are_named():
         plan(Constants(1, 0, 1, 0, 0), horizon=5)
     with pytest.raises(ValueError, match="L0 and L1 must not both be 0"):
         Constants(0, 0, 1, 0, 1)
+    with pytest.raises(ValueError, match=r"sigma1 must be a number in \[0, 1.25e\+08\], .*; got sigma1=1e\+160"):
+        plan(Constants(1, 0.5, 1, 1e160, 1), horizon=10, confidence=None, rule="paper")
     with pytest.raises(ValueError, match="of sizes whose ratios are finite"):
         plan(Constants(1e300, 0, 1, 0, 1e300), horizon=5)
     with pytest.raises(ValueError, match="large enough for a finite bound by certificate lyapunov; got horizon=100"):

@@ -41,7 +41,7 @@ class Constants:
             if value is None and name == "grad_norm":
                 continue
             object.__setattr__(self, name, _nonnegative(name, value))
-        if self.noise is not None and self.noise not in NOISE_SENSES:
+        if self.noise is not None and (not isinstance(self.noise, str) or self.noise not in NOISE_SENSES):
             raise ValueError(
                 f"Constants: noise must be None or one of {', '.join(NOISE_SENSES)}; got noise={self.noise!r}"
             )
@@ -84,6 +84,9 @@ class Constants:
 
 def gradient_bound(L0: float, L1: float, gap: float) -> float:
     """||grad F(x)|| <= L1 D + sqrt(L1^2 D^2 + 2 L0 D) whenever F(x) - F* <= D (docs/theory/setting.md)."""
+    for name, value in (("L0", L0), ("L1", L1), ("gap", gap)):
+        if not real(value) >= 0:
+            raise ValueError(f"gradient_bound: {name} must be a number >= 0; got {name}={value!r}")
     return L1 * gap + math.hypot(L1 * gap, math.sqrt(2 * L0) * math.sqrt(gap))
 
 

@@ -55,7 +55,7 @@ class Plan:
     @property
     def sample_gradients(self) -> int:
         """K at the first step, K + k at each later one."""
-        return self.batch + (self.horizon - 1) * (self.batch + self.sub_batch)
+        return sample_gradients(self.horizon, self.batch, self.sub_batch)
 
     @property
     def guarantee(self) -> str:
@@ -69,7 +69,7 @@ class Plan:
         else:
             assumptions = "3A and 4A"
             promise = (
-                f"With probability at least {self.confidence:.12g}, the average of ||grad F(x_t)|| {over} is at most "
+                f"With probability at least {self.confidence!r}, the average of ||grad F(x_t)|| {over} is at most "
                 f"{bound}"
             )
         return (
@@ -103,7 +103,7 @@ class Plan:
             "",
             f"alpha = {self.alpha:.6g} (beta = 1 - alpha), eta = {self.eta:.6g}, T = {self.horizon}, "
             f"K = {self.batch}, k = {self.sub_batch}; {self.sample_gradients} sample gradients.",
-            f"The bound {self.bound:.6g} is the sum of",
+            f"The bound {round_up(self.bound, 6)} is the sum of",
             *(
                 f"  {term.name:<{width}}  {term.value:<11.5g} {term.value / self.bound:6.1%}  {term.meaning}"
                 for term in self.terms
@@ -133,6 +133,11 @@ class Plan:
             "terms": [asdict(term) for term in self.terms],
             "notes": list(self.notes),
         }
+
+
+def sample_gradients(T: int, K: int, k: int) -> int:
+    """What Algorithm 1 asks: K at x_1, then K at x_t and k of the same samples at x_{t-1}."""
+    return K + (T - 1) * (K + k)
 
 
 def make_terms(bound: Bound, slope: float) -> tuple[Term, ...]:

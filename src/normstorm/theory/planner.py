@@ -8,7 +8,7 @@ import numpy as np
 
 from . import rules
 from .allocate import MAX_HORIZON, Allocator, smallest
-from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, make_case
+from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
 from .checks import real, whole
 from .constants import Constants
 from .plan import Plan, make_terms, round_up
@@ -55,7 +55,7 @@ def plan(
     _check_constants(constants)
     confidence = None if confidence is None else _check_confidence(constants, confidence)
     delta = None if confidence is None else 1 - confidence
-    if rule not in RULES:
+    if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"plan: rule must be one of {', '.join(RULES)}; got rule={rule!r}")
     if budget is not None and budget < (batch or sub_batch or 1):
         raise ValueError(
@@ -137,8 +137,9 @@ def _paper_plan(
             name, parameters = "paper", rules.paper_high_probability(scaled, T, delta)
         else:
             name, parameters = "paper_expectation", rules.paper_expectation(scaled, T, K, k)
-        case = make_case(scaled, T, parameters.alpha, parameters.eta, K, k, delta)
-        bound = CATALOGUE[name](case)
+        t, alpha, eta, K_, k_ = (np.asarray(float(n)) for n in (T, *parameters, K, k))
+        bound = CATALOGUE[name](Case(scaled, t, alpha, eta, K_, k_, delta))
+        _check_finite(float(bound), "the paper's rule", horizon, budget)
         return Plan(
             constants=constants,
             rule="paper",
@@ -209,7 +210,7 @@ def _check_constants(constants: object) -> None:
 def _check_certificate(name: str | None, delta: float | None) -> None:
     kind = EXPECTATION if delta is None else HIGH_PROBABILITY
     allowed = [c.name for c in CATALOGUE.values() if c.kind == kind]
-    if name is not None and name not in allowed:
+    if name is not None and (not isinstance(name, str) or name not in allowed):
         raise ValueError(
             f"plan: certificate must be one of {', '.join(allowed)} for a guarantee in {kind}; "
             f"got certificate={name!r}"
@@ -225,7 +226,12 @@ def _check_reached(
             f"plan: target must be at least {round_up(value)}, which {MAX_HORIZON:.0e} steps or sample gradients can "
             f"prove; got target={target}"
         )
-    if not math.isfinite(value):
+    _check_finite(value, which, horizon, budget)
+
+
+def _check_finite(value: float, which: str, horizon: int | None, budget: int | None) -> None:
+    asked = horizon is not None or budget is not None
+    if asked and not math.isfinite(value):
         given = f"horizon={horizon}" if horizon is not None else f"budget={budget}"
         raise ValueError(
             f"plan: horizon, budget and batch must be large enough for a finite bound by {which}; got {given}"

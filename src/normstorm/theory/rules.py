@@ -14,6 +14,8 @@ from typing import NamedTuple
 from .checks import real, whole
 from .constants import Constants
 
+MOST_SAMPLES = 10**18
+
 
 class Parameters(NamedTuple):
     """The weight of the fresh gradient, alpha = 1 - beta, and the step size eta."""
@@ -82,7 +84,14 @@ def paper_expectation(constants: Constants, T: int, K: int, k: int) -> Parameter
 
 def expectation_batch(sigma1: float) -> int:
     """The smallest batch K that the paper's theorem in expectation admits."""
-    return max(math.ceil(64 * sigma1 * sigma1), 1)
+    needed = 64 * sigma1 * sigma1
+    if not 0 <= needed <= MOST_SAMPLES:
+        most = math.sqrt(MOST_SAMPLES / 64)
+        raise ValueError(
+            f"expectation_batch: sigma1 must be a number in [0, {most:g}], as K >= 64 sigma1^2 samples are needed; "
+            f"got sigma1={sigma1!r}"
+        )
+    return max(math.ceil(needed), 1)
 
 
 def _check(who: str, T: object, K: object, k: object) -> None:

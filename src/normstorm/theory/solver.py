@@ -14,6 +14,7 @@ import numpy as np
 from .certificates import CATALOGUE, EXPECTATION, Certificate
 from .certificates.case import Array, Bound
 from .constants import Constants
+from .plan import sample_gradients
 from .search import Search, best_of
 
 # `paper` is never below `union`, `ville` never below `ville2`, `adaptive_tangent` never below `adaptive_convex`
@@ -32,7 +33,7 @@ class Triple:
 
     @property
     def cost(self) -> int:
-        return self.K + (self.T - 1) * (self.K + self.k)
+        return sample_gradients(self.T, self.K, self.k)
 
 
 @dataclass(frozen=True)

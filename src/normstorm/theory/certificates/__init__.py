@@ -92,13 +92,15 @@ def bound(
     `free` fixes the proof's open parameter (lam or share); None takes the best one, which is legitimate because it
     is chosen before the run.
     """
-    if name not in CATALOGUE:
+    if not isinstance(name, str) or name not in CATALOGUE:
         raise ValueError(f"bound: certificate must be one of {', '.join(CATALOGUE)}; got {name!r}")
     certificate = CATALOGUE[name]
     if certificate.kind == HIGH_PROBABILITY and delta is None:
         raise ValueError(f"bound: delta must be a number in (0, 1) for certificate {name}; got delta=None")
     case = make_case(constants, T, alpha, eta, K, k, delta)
     if certificate.free is None:
+        if free is not None:
+            raise ValueError(f"bound: free must be None for certificate {name}; got free={free!r}")
         return certificate(case)
     if free is not None:
         value = numbers("free", free)

@@ -146,6 +146,13 @@ def make_case(
     given = {"T": T, "alpha": alpha, "eta": eta, "K": K, "k": k}
     arrays = {name: numbers(name, value) for name, value in given.items()}
     T, alpha, eta, K, k = arrays.values()
+    if not isinstance(constants, Constants):
+        raise ValueError(f"bound: constants must be a normstorm.Constants; got constants={constants!r}")
+    try:
+        np.broadcast_shapes(*(a.shape for a in arrays.values()))
+    except ValueError:
+        shapes = ", ".join(f"{name}: {array.shape}" for name, array in arrays.items())
+        raise ValueError(f"bound: T, alpha, eta, K, k must have shapes that fit together; got {shapes}") from None
     for name, allowed, ok in (
         ("T", "an integer >= 1", (T >= 1) & (np.floor(T) == T)),
         ("alpha", "a number in (0, 1]", (alpha > 0) & (alpha <= 1)),
@@ -250,6 +257,11 @@ def smallest_fixed_point(c: Constants, M: Array, N: Array) -> Array:
 def deterministic(case: Case) -> Bound:
     """Without noise every estimate is the gradient: the descent lemma alone (docs/theory/setting.md, edge cases)."""
     return close_linear(case, {}, np.zeros(np.shape(case.alpha)))
+
+
+def ratio(numerator: Array, denominator: Array) -> Array:
+    """numerator / denominator, with 0/0 = 0 (both vanish together wherever this is used)."""
+    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)
 
 
 def _total(parts: Parts) -> Array:

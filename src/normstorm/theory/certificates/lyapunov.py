@@ -1,4 +1,4 @@
-"""High probability through a Lyapunov function of the error: lyapunov, adaptive, adaptive_tangent.
+"""High probability through a Lyapunov function of the error: lyapunov, adaptive, adaptive_tangent, adaptive_convex.
 
 V_t = sqrt(||eps_t||^2 + rho_t^2) falls by about alpha ||eps_{t-1}|| a step, so that the errors' norms sum up without
 the supremum of the gradient norm in the leading terms. Statements and proofs: docs/theory/lyapunov.md. `lam` is the
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import TOTAL_RAISED, Array, Bound, Case, Parts, close_linear, deterministic
+from .case import TOTAL_RAISED, Array, Bound, Case, Parts, close_linear, deterministic, ratio
 from .suprema import kearns_saul
 
 
@@ -44,7 +44,7 @@ def adaptive_tangent(case: Case, lam: Array) -> Bound:
     if case.constants.is_deterministic:
         return deterministic(case)
     pieces = _pieces(case)
-    worst = kearns_saul(np.maximum(*(_ratio(q, r) for r, q, _ in pieces)) ** 2)
+    worst = kearns_saul(np.maximum(*(ratio(q, r) for r, q, _ in pieces)) ** 2)
     proxies = [_proxy(case, worst * r * r, rest) for r, _, rest in pieces]
     A, (_, chi) = case.radius, _scales(case)
     return _tangent(case, lam, proxies, [(chi * A[0] / 4, chi * A[1] / 4), _smooth_square(case, chi)])
@@ -59,10 +59,10 @@ def adaptive_convex(case: Case, lam: Array) -> Bound:
     if case.constants.is_deterministic:
         return deterministic(case)
     proxies = [
-        _proxy(case, kearns_saul(_ratio(q, r) ** 2) * r * r, rest) for r, q, rest in _pieces(case)
+        _proxy(case, kearns_saul(ratio(q, r) ** 2) * r * r, rest) for r, q, rest in _pieces(case)
     ]
     scale, chi = _scales(case)
-    squares = [scale * A * _ratio(A, B) / 4 for A, B in zip(case.radius, case.deviation, strict=True)]
+    squares = [scale * A * ratio(A, B) / 4 for A, B in zip(case.radius, case.deviation, strict=True)]
     return _tangent(case, lam, proxies, [(squares[0], squares[1]), _smooth_square(case, chi)])
 
 
@@ -72,7 +72,7 @@ def _tangent(
     """Close the tangent's bound: `proxies` belong to the linear part, `squares` are choices for the quadratic one."""
     p0, p1 = proxies
     scale, _ = _scales(case)
-    absorbed = lam / 4 * p0 * case.beta * scale * _ratio(p0, case.deviation[0]) * (1 + TOTAL_RAISED)
+    absorbed = lam / 4 * p0 * case.beta * scale * ratio(p0, case.deviation[0]) * (1 + TOTAL_RAISED)
     bounds = []
     for s0, s1 in squares:
         error, Q = steady_error(case, omega=1.0)
@@ -102,7 +102,7 @@ def _proxy(case: Case, square: Array, rest: Array) -> Array:
 def _scales(case: Case) -> tuple[Array, Array]:
     """c_t/mu_t = sqrt((1 - beta^2)/(1 + 2 beta)), and chi: R_t <= chi mu_t whatever the gradient."""
     scale = case.spread / np.sqrt(1 + 2 * case.beta)
-    ratios = [_ratio(A, B) for A, B in zip(case.radius, case.deviation, strict=True)]
+    ratios = [ratio(A, B) for A, B in zip(case.radius, case.deviation, strict=True)]
     return scale, np.maximum(*ratios) * scale
 
 
@@ -186,7 +186,3 @@ def _smaller(a: Bound, b: Bound) -> Bound:
         np.where(first, a.scale, b.scale),
         np.where(first, a.descent, b.descent),
     )
-
-
-def _ratio(numerator: Array, denominator: Array) -> Array:
-    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)

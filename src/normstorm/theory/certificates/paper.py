@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from ..rules import expectation_batch
 from .case import TOTAL_RAISED, Bound, Case, Parts
 
 
@@ -49,9 +48,8 @@ def paper_expectation(case: Case) -> Bound:
         "noise": 4 * eta * T * c.sigma0 * np.sqrt(alpha / case.K),
     }
     tolerance = 1 + 1e-12
-    admissible = (2 * (4 * np.sqrt(2 / case.k) + alpha) * c.L1 * eta <= alpha * tolerance) & (
-        expectation_batch(c.sigma1) <= case.K
-    )
+    short_enough = 2 * (4 * np.sqrt(2 / case.k) + alpha) * c.L1 * eta <= alpha * tolerance
+    admissible = short_enough & (64 * c.sigma1 * c.sigma1 <= case.K)
     return _average(case, parts, admissible)
 
 

@@ -1,4 +1,4 @@
-"""High probability through the supremum of the gradient norm: union, ville, ville2.
+"""High probability through the supremum of the gradient norm: union, ville, ville2; and almost surely: sure.
 
 On {g_s <= G for all s} the increments D_s of the estimator's error are bounded, and the sum of the errors' norms is
 at most S(G); the loop is closed by a Delta with Psi(Delta) <= Delta. Statements and proofs:
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Array, Bound, Case, Parts, close_linear, close_sup, deterministic
+from .case import Array, Bound, Case, Parts, close_linear, close_sup, deterministic, ratio
 
 
 def union(case: Case) -> Bound:
@@ -33,7 +33,7 @@ def ville(case: Case, share: Array) -> Bound:
 
     def factors(G: Array) -> Parts:
         z, n, radius = _pieces(case, G)
-        variance = (_safe_ratio(case.norm(z, n), radius)) ** 2
+        variance = (ratio(case.norm(z, n), radius)) ** 2
         squares = _poisson_mean(variance, _second_log(case, share) / case.T)
         return _split_factor(case, case.T, squares, variance, share)
 
@@ -51,11 +51,11 @@ def ville2(case: Case, share: Array) -> Bound:
 
     def factors(G: Array) -> Parts:
         z, n, radius = _pieces(case, G)
-        mean = np.minimum(_safe_ratio(case.norm(z / 2, n), radius) ** 2, 1.0)
+        mean = np.minimum(ratio(case.norm(z / 2, n), radius) ** 2, 1.0)
         squares = bernoulli_mean(mean, _second_log(case, share) / np.maximum(steps, 1))
         rest = case.alpha * n / case.K
         r, q = case.beta * z / case.k + rest, case.beta * z / (2 * case.k) + rest
-        piece = kearns_saul(_safe_ratio(q, r) ** 2) * r * r
+        piece = kearns_saul(ratio(q, r) ** 2) * r * r
         proxy = (case.k * piece + (case.K - case.k) * rest * rest) / np.where(radius > 0, radius, 1.0) ** 2
         return _split_factor(case, steps, squares, proxy, share)
 
@@ -157,7 +157,3 @@ def _split_factor(case: Case, steps: Array, squares: Array, proxy: Array, share:
     lead = np.sqrt(steps) / case.spread
     noise = lead * np.sqrt(W)
     return {"noise": noise, "confidence": lead * (np.sqrt(W + b) + np.sqrt(b)) - noise}
-
-
-def _safe_ratio(numerator: Array, denominator: Array) -> Array:
-    return np.where(denominator > 0, numerator / np.where(denominator > 0, denominator, 1.0), 0.0)
