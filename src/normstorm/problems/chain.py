@@ -1,0 +1,149 @@
+"""The zero-chain behind the lower bounds for stochastic non-convex optimisation, with its gated oracle.
+
+    F(x) = -Psi(1) Phi(x_1) + sum_{i=2}^n [Psi(-x_{i-1}) Phi(-x_i) - Psi(x_{i-1}) Phi(x_i)]
+    Psi(t) = exp(1 - 1/(2t - 1)^2) for t > 1/2, else 0;   Phi(t) = sqrt(e) int_{-inf}^t exp(-s^2/2) ds
+
+Source: the function of Carmon, Duchi, Hinder and Sidford and the oracle of Arjevani, Carmon, Duchi, Foster, Srebro
+and Woodworth, "Lower bounds for non-convex stochastic optimization". Departures: the gate is a piecewise linear
+function, not a smooth one, and all constants below are derived here; they are smaller than those of the literature.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normstorm.problems.base import STATIC, Certified, count, dot, pytree
+
+PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
+PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in ((9 - 33**0.5) / 4, (9 + 33**0.5) / 4))
+LIPSCHITZ = math.e + PHI * PSI2 + 2 * math.sqrt(54)
+LARGEST = math.exp(1.5)
+GATED = math.hypot(math.sqrt(54), LARGEST * math.exp(-1 / 8) / 2 + 4 * LARGEST)
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class Chain(Certified):
+    """The chain of length n in rotated coordinates U'x, with progress that is revealed with probability p. Start 0.
+
+    **Factors.** 0 <= Psi < e. With u = 2t - 1 and s = 1/u^2: Psi' = 4 u^-3 e^(1-s) is largest at s = 3/2, sqrt(54/e);
+    Psi'' = 8 e (2 s^3 - 3 s^2) e^-s is extreme where 2 s^2 - 9 s + 6 = 0, |Psi''| <= 32.4. 0 < Phi < sqrt(2 pi e),
+    Phi' = sqrt(e) e^(-t^2/2), |Phi''| <= 1. At most one of Psi(t), Psi(-t) is not 0, and Phi' is even, so
+        dF/dx_i = -Psi(|x_{i-1}|) Phi'(x_i) - Psi'(|x_i|) Phi(+-x_{i+1})      (Psi(1) for i = 1, no last term for i =
+        n).
+    **F*** = -sqrt(2 pi e) (1 + e (n - 1)), exact: each term is at least -sup Psi sup Phi (the first -Psi(1) sup Phi),
+    and all are approached together when every x_i grows.
+    **Definition 1.** The Hessian is tridiagonal: |H_ii| <= e + |Psi''| sqrt(2 pi e), |H_{i,i+1}| = |Psi'| Phi' <=
+    sqrt 54. Gershgorin's circles: L0F = e + 32.4 sqrt(2 pi e) + 2 sqrt 54 < 151.3, L1 = 0.
+    **Large gradients.** If |x_j| <= 1 for some j, take the first such j: |dF/dx_j| >= Psi(1) Phi'(1) = 1. So
+    ||grad F|| >= 1 until all coordinates have passed 1.
+    **Oracle.** The i-th coordinate of grad f(x, z) is dF/dx_i (1 + q_i(x)(z/p - 1)), z ~ Bernoulli(p), with the gate
+    q_i = max(0, 1 - ||(c(|x_k|))_{k >= i}||), c(t) = min(max(4 t - 1, 0), 1). q_i = 1 if all |x_k| <= 1/4 from i on
+    (then nothing beyond the progress leaks unless z = 1), q_i = 0 if some |x_k| >= 1/2. Put h_i = q_i dF/dx_i. If
+    h_i(x) != 0, then |x_k| < 1/2 for all k >= i, so Psi'(|x_i|) = 0, and Psi(|x_{i-1}|) > 0, so |x_{i-1}| > 1/2 or i
+    = 1. That fixes i: h has at most one coordinate that is not 0, |h_i| <= e sup Phi' = e^(3/2).
+    **4A, 4B.** The noise is (z/p - 1) h: sigma1 = 0, sigma0 = e^(3/2) times m = max(1, (1 - p)/p) (4A), or times
+    sqrt((1 - p)/p) (4B).
+    **3A, 3B.** h is continuous and piecewise C^1, its Jacobian has one row, q grad(dF/dx_i) + dF/dx_i grad q. The
+    first has the entries Psi' Phi' <= sqrt 54 at i - 1 and Psi |Phi''| <= e^(3/2) e^(-1/8)/2 at i (as |x_i| < 1/2,
+    where t e^(-t^2/2) increases); the second lives on k >= i and is at most 4 e^(3/2), as q is 4-Lipschitz. So h is
+    Lh-Lipschitz with Lh = hypot(sqrt 54, e^(3/2) (4 + e^(-1/8)/2)) < 21.3. L0 = L0F + m Lh (3A), L0^2 = L0F^2 + Lh^2
+    (1 - p)/p (3B), as the cross term has mean zero. A rotation changes no length.
+    """
+
+    rotation: np.ndarray
+    p: float
+    length: int = field(metadata=STATIC)
+    name: ClassVar[str] = "chain"
+    infimum_kind: ClassVar[str] = "exact"
+
+    @property
+    def infimum(self) -> float:
+        return -PHI * (1 + math.e * (self.length - 1))
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return jax.random.bernoulli(key, self.p, (n,))
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        rotation = jnp.asarray(self.rotation, x.dtype)
+        y = dot(rotation.T, x)
+        surplus = jnp.mean(batch.astype(x.dtype)) / self.p - 1
+        return dot(rotation, _grad(y) * (1 + gate(y) * surplus))
+
+    def value(self, x: jax.Array) -> jax.Array:
+        y = dot(jnp.asarray(self.rotation, x.dtype).T, x)
+        before, here = y[:-1], y[1:]
+        return -_big_phi(y[0]) + jnp.sum(_psi(-before) * _big_phi(-here) - _psi(before) * _big_phi(here))
+
+    def full_grad(self, x: jax.Array) -> jax.Array:
+        rotation = jnp.asarray(self.rotation, x.dtype)
+        return dot(rotation, _grad(dot(rotation.T, x)))
+
+    def start(self) -> jax.Array:
+        return jnp.zeros(self.length)
+
+    def objective_smoothness(self) -> tuple[float, float]:
+        return LIPSCHITZ, 0.0
+
+    def smoothness(self, sense: str) -> tuple[float, float]:
+        scale = self._scale(sense)
+        if sense == "almost-sure":
+            return LIPSCHITZ + scale * GATED, 0.0
+        return math.hypot(LIPSCHITZ, scale * GATED), 0.0
+
+    def deviation(self, sense: str) -> tuple[float, float]:
+        return self._scale(sense) * LARGEST, 0.0
+
+    def _scale(self, sense: str) -> float:
+        odds = (1 - self.p) / self.p
+        if sense == "almost-sure":
+            return max(1.0, odds) if odds > 0 else 0.0
+        return math.sqrt(odds)
+
+
+def gate(y: jax.Array) -> jax.Array:
+    """q_i: 1 beyond the progress, 0 up to it, linear in between."""
+    climbed = jnp.clip(4 * jnp.abs(y) - 1, 0, 1) ** 2
+    tail = jnp.cumsum(climbed[::-1])[::-1]
+    return jnp.maximum(1 - jnp.sqrt(tail), 0)
+
+
+def chain(length: int = 16, p: float = 0.1, rotate: int | None = 0) -> Chain:
+    """`rotate` seeds a random rotation; None leaves the coordinates as they are."""
+    count("chain", "length", length, least=2)
+    if not 0 < p <= 1:
+        raise ValueError(f"chain: p must be in (0, 1]; got p={p!r}")
+    if rotate is None:
+        return Chain(np.eye(length), p, length)
+    normal = np.random.default_rng(rotate).standard_normal((length, length))
+    return Chain(np.linalg.qr(normal)[0], p, length)
+
+
+def _grad(y: jax.Array) -> jax.Array:
+    pushed = jnp.concatenate([jnp.ones(1, y.dtype), _psi(jnp.abs(y[:-1]))]) * _phi(y)
+    pulling = _psi_slope(jnp.abs(y[:-1])) * _big_phi(jnp.sign(y[:-1]) * y[1:])
+    return -pushed - jnp.concatenate([pulling, jnp.zeros(1, y.dtype)])
+
+
+def _psi(t: jax.Array) -> jax.Array:
+    u = jnp.where(t > 0.5, 2 * t - 1, 1)
+    return jnp.where(t > 0.5, jnp.exp(1 - u**-2), 0)
+
+
+def _psi_slope(t: jax.Array) -> jax.Array:
+    u = jnp.where(t > 0.5, 2 * t - 1, 1)
+    return jnp.where(t > 0.5, 4 * jnp.exp(1 - u**-2 - 3 * jnp.log(u)), 0)
+
+
+def _phi(t: jax.Array) -> jax.Array:
+    return math.sqrt(math.e) * jnp.exp(-(t**2) / 2)
+
+
+def _big_phi(t: jax.Array) -> jax.Array:
+    return PHI * jax.scipy.special.ndtr(t)

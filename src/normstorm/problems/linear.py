@@ -1,0 +1,272 @@
+"""Finite sums over rows a_i of data with a linear model a_i'x.
+
+All constants are computed from the rows in double precision; E and mean stand for the mean over the rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from numpy.typing import NDArray
+
+from normstorm.problems.base import Certified, FiniteSum, count, dot, nonnegative, positive, pytree
+from normstorm.problems.lemmas import from_hessian
+
+Matrix = NDArray[np.float64]
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class LeastSquares(FiniteSum, Certified):
+    """f_i = (a_i'x - b_i)^2/2 with A = E aa' of full rank.
+
+    **F*.** With the least-squares solution x* and residuals r_i = a_i'x* - b_i, F* = E r^2/2, exact.
+    **Smoothness.** grad f_i(x) - grad f_i(y) = a_i a_i'(x - y). Hence L1 = 0 and L0 = max ||a_i||^2 (3A),
+    sqrt(lmax(E ||a||^2 aa')) (3B), lmax(A) (Definition 1), all attained.
+    **Noise.** E r a = 0, so with g = grad F(x) = A (x - x*) the noise is B_i g + r_i a_i, where B_i = (a_i a_i' - A)
+    A^-1. 4A: sigma0 = max |r_i| ||a_i||, sigma1 = max ||B_i||. In mean square it is g'Qg + 2 c'g + m with Q = E B'B,
+    c = E r B'a, m = E r^2 ||a||^2. Let sigma1^2 = q > lmax(Q) and maximise g'(Q - q I)g + 2 c'g: sigma0^2 = m + c'(q
+    I - Q)^-1 c is the smallest number for which 4B holds with this q. We take q = 1.25 lmax(Q).
+    """
+
+    data: tuple[Matrix, Matrix]
+    infimum: float
+    name: ClassVar[str] = "least-squares"
+    infimum_kind: ClassVar[str] = "exact"
+
+    def loss(self, x: jax.Array, row: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return (dot(row[0], x) - row[1]) ** 2 / 2
+
+    def start(self) -> jax.Array:
+        return jnp.zeros(np.shape(self.data[0])[1])
+
+    def objective_smoothness(self) -> tuple[float, float]:
+        return _largest(_second_moment(self.data[0])), 0.0
+
+    def smoothness(self, sense: str) -> tuple[float, float]:
+        return _row_smoothness(self.data[0], sense), 0.0
+
+    def deviation(self, sense: str) -> tuple[float, float]:
+        a, b = self.data
+        A = _second_moment(a)
+        r = a @ np.linalg.lstsq(a, b)[0] - b
+        B = a[:, :, None] * np.linalg.solve(A, a.T).T[:, None, :] - np.eye(a.shape[1])
+        if sense == "almost-sure":
+            return float(np.max(np.abs(r) * _lengths(a))), float(np.max(np.linalg.norm(B, 2, axis=(1, 2))))
+        Q = np.einsum("nij,nik->jk", B, B) / len(a)
+        c = np.einsum("n,nij,ni->j", r, B, a) / len(a)
+        q = 1.25 * _largest(Q)
+        level = np.mean(r**2 * _lengths(a) ** 2) + c @ np.linalg.solve(q * np.eye(len(c)) - Q, c)
+        return float(level**0.5), q**0.5
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class SeparableLogistic(FiniteSum, Certified):
+    """f_i = log(1 + exp(-a_i'x)), labels absorbed in the rows, and a unit u with a_i'u >= margin > 0 for all i.
+
+    F* = 0, approached along u and never attained. Let p_i = 1/(1 + exp(a_i'x)) and R = max ||a_i||; grad f_i = -p_i
+    a_i.
+    **Key.** ||grad F|| >= <-grad F, u> = E p a'u >= margin E p.
+    **Smoothness.** ||H_i|| = p_i (1 - p_i) ||a_i||^2 <= R^2 p_i. As p_i <= n E p and E p^2 <= n (E p)^2, the key gives
+    l0 = 0 and l1 = R^2/margin times 1 (F), n (3A), sqrt(n) (3B); then the Hessian lemma.
+    **Noise.** sigma0 = 0. The noise of f_i is at most R [(1 - 1/n) p_i + E p - p_i/n] = R [E p + (1 - 2/n) p_i],
+    which is <= (n - 1) R E p for n >= 2: sigma1 = (n - 1) R/margin (4A). Its mean square is E ||grad f_i||^2 - ||grad
+    F||^2 <= n R^2 (E p)^2 - ||grad F||^2: sigma1^2 = n R^2/margin^2 - 1 (4B). The exponential loss obeys the same
+    constants with p_i = exp(-a_i'x), see ExponentialLoss.
+    """
+
+    data: Matrix
+    margin: float
+    name: ClassVar[str] = "separable-logistic"
+    infimum: ClassVar[float] = 0.0
+    infimum_kind: ClassVar[str] = "exact"
+
+    def loss(self, x: jax.Array, row: jax.Array) -> jax.Array:
+        return jax.nn.softplus(-dot(row, x))
+
+    def start(self) -> jax.Array:
+        return jnp.zeros(np.shape(self.data)[1])
+
+    def objective_smoothness(self) -> tuple[float, float]:
+        return from_hessian(0.0, self._radius() ** 2 / self.margin)
+
+    def smoothness(self, sense: str) -> tuple[float, float]:
+        spread = self.size if sense == "almost-sure" else self.size**0.5
+        return from_hessian(0.0, spread * self._radius() ** 2 / self.margin)
+
+    def deviation(self, sense: str) -> tuple[float, float]:
+        n, ratio = self.size, self._radius() / self.margin
+        if sense == "almost-sure":
+            return 0.0, (n - 1) * ratio
+        return 0.0, max(n * ratio**2 - 1, 0.0) ** 0.5
+
+    def _radius(self) -> float:
+        return float(np.max(_lengths(self.data)))
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class ExponentialLoss(SeparableLogistic):
+    """f_i = exp(-a_i'x) on the same data: grad f_i = -p_i a_i, ||H_i|| = p_i ||a_i||^2 with p_i = f_i.
+
+    Every line of the derivation for SeparableLogistic holds as it stands. F* = 0.
+    """
+
+    name: ClassVar[str] = "separable-exponential"
+
+    def loss(self, x: jax.Array, row: jax.Array) -> jax.Array:
+        return jnp.exp(-dot(row, x))
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class LogisticNonconvex(FiniteSum, Certified):
+    """f_i = log(1 + exp(-a_i'x)) + lam sum_j x_j^2/(1 + x_j^2), labels absorbed in the rows. L1 = 0, sigma1 = 0.
+
+    **Smoothness.** (x^2/(1 + x^2))'' = (2 - 6 x^2)/(1 + x^2)^3 lies in [-1/2, 2], so the regulariser has a 2
+    lam-Lipschitz gradient. p = 1/(1 + e^z) is 1/4-Lipschitz, so the gradients -p_i a_i move by at most ||a_i||
+    |a_i'(x - y)|/4. Hence L0 is 2 lam plus a quarter of max ||a_i||^2 (3A), sqrt(lmax(E ||a||^2 aa')) (3B), lmax(E
+    aa') (Definition 1).
+    **Noise.** The regulariser cancels. v_i = p_i a_i with p_i in (0, 1). Write p_i = (1 + s_i)/2 with |s_i| <= 1: by
+    Cauchy-Schwarz ||E s a|| <= sqrt(lmax(E aa')), so ||E v|| <= V = (||E a|| + sqrt(lmax(E aa')))/2, and
+    sigma0 = max ||a_i|| + V (4A). E||v - E v||^2 <= E||a||^2 gives sigma0 (4B).
+    **Lower bound.** F >= min of the logistic part. log(1 + e^-z) >= H(q) - q z for every q in [0, 1], where H(q) = -q
+    log q - (1 - q) log(1 - q); equality at q = 1/(1 + e^z). If E q a = 0, then E H(q) is a lower bound of F at every
+    x. `infimum` is this number for q = p at the logistic minimiser, moved onto E q a = 0 by least squares.
+    """
+
+    data: Matrix
+    lam: float
+    infimum: float
+    name: ClassVar[str] = "logistic-nonconvex"
+    infimum_kind: ClassVar[str] = "lower bound"
+
+    def loss(self, x: jax.Array, row: jax.Array) -> jax.Array:
+        return jax.nn.softplus(-dot(row, x)) + self.lam * jnp.sum(x**2 / (1 + x**2))
+
+    def start(self) -> jax.Array:
+        return jnp.zeros(np.shape(self.data)[1])
+
+    def objective_smoothness(self) -> tuple[float, float]:
+        return _largest(_second_moment(self.data)) / 4 + 2 * self.lam, 0.0
+
+    def smoothness(self, sense: str) -> tuple[float, float]:
+        return _row_smoothness(self.data, sense) / 4 + 2 * self.lam, 0.0
+
+    def deviation(self, sense: str) -> tuple[float, float]:
+        a = self.data
+        if sense == "mean-square":
+            return float(np.mean(_lengths(a) ** 2) ** 0.5), 0.0
+        common = (np.linalg.norm(a.mean(axis=0)) + _largest(_second_moment(a)) ** 0.5) / 2
+        return float(np.max(_lengths(a)) + common), 0.0
+
+
+def least_squares(n: int = 200, dim: int = 5, noise: float = 0.3, seed: int = 0) -> LeastSquares:
+    """Rows uniform on the unit sphere, targets from a planted x of length 1 plus normal noise."""
+    name = "least-squares"
+    rng = np.random.default_rng(seed)
+    a = sphere_rows(rng, count(name, "n", n, least=dim + 1), count(name, "dim", dim))
+    b = a @ sphere_rows(rng, 1, dim)[0] + nonnegative(name, "noise", noise) * rng.standard_normal(n)
+    residuals = a @ np.linalg.lstsq(a, b)[0] - b
+    return LeastSquares((a, b), float(np.mean(residuals**2) / 2))
+
+
+def separable_logistic(n: int = 6, dim: int = 3, margin: float = 0.5, seed: int = 0) -> SeparableLogistic:
+    """Unit rows that have at least the given margin along a planted direction."""
+    return SeparableLogistic(*_separable_rows("separable-logistic", n, dim, margin, seed))
+
+
+def separable_exponential(n: int = 6, dim: int = 3, margin: float = 0.5, seed: int = 0) -> ExponentialLoss:
+    """The rows of `separable_logistic`."""
+    return ExponentialLoss(*_separable_rows("separable-exponential", n, dim, margin, seed))
+
+
+def logistic_nonconvex(
+    n: int = 200, dim: int = 10, lam: float = 0.1, flips: float = 0.1, seed: int = 0
+) -> LogisticNonconvex:
+    """Unit rows, labels from a planted direction, a share of them flipped."""
+    name = "logistic-nonconvex"
+    rng = np.random.default_rng(seed)
+    a = sphere_rows(rng, count(name, "n", n, least=dim + 1), count(name, "dim", dim))
+    labels = np.sign(a @ sphere_rows(rng, 1, dim)[0])
+    labels[rng.random(n) < nonnegative(name, "flips", flips)] *= -1
+    rows = a * labels[:, None]
+    return LogisticNonconvex(rows, nonnegative(name, "lam", lam), logistic_lower_bound(rows))
+
+
+def sphere_rows(rng: np.random.Generator, n: int, dim: int) -> Matrix:
+    rows = rng.standard_normal((n, dim))
+    return np.asarray(rows / _lengths(rows)[:, None])
+
+
+def logistic_lower_bound(rows: Matrix) -> float:
+    """A lower bound of min_x E log(1 + exp(-a'x)), by duality (see LogisticNonconvex); at worst 0."""
+    x = np.zeros(rows.shape[1])
+    for _ in range(50):
+        p = _sigmoid(-rows @ x)
+        hessian = (rows * (p * (1 - p))[:, None]).T @ rows + 1e-9 * np.eye(len(x))
+        x = x + np.linalg.solve(hessian, rows.T @ p)
+        if not np.all(np.isfinite(x)) or np.linalg.norm(x) > 1e3:
+            return 0.0
+    q = _sigmoid(-rows @ x)
+    for _ in range(3):
+        q = q - rows @ np.linalg.solve(rows.T @ rows, rows.T @ q)
+    if np.min(q) <= 0 or np.max(q) >= 1:
+        return 0.0
+    entropy = -q * np.log(q) - (1 - q) * np.log1p(-q)
+    return max(float(np.mean(entropy)) * (1 - 1e-9), 0.0)
+
+
+def _separable_rows(name: str, n: int, dim: int, margin: float, seed: int) -> tuple[Matrix, float]:
+    count(name, "n", n, least=2)
+    if not 0 < positive(name, "margin", margin) < 1:
+        raise ValueError(f"{name}: margin must be in (0, 1); got margin={margin!r}")
+    rng = np.random.default_rng(seed)
+    u = sphere_rows(rng, 1, count(name, "dim", dim, least=2))[0]
+    along = rng.uniform(margin, 1, n)
+    across = rng.standard_normal((n, dim))
+    across -= np.outer(across @ u, u)
+    across *= (np.sqrt(1 - along**2) / _lengths(across))[:, None]
+    rows = np.outer(along, u) + across
+    return rows, _margin(rows) * (1 - 1e-9)
+
+
+def _margin(rows: Matrix) -> float:
+    """The margin along the shortest vector of the convex hull, as Frank-Wolfe steps find it; any vector is valid."""
+    v = rows.mean(axis=0)
+    best = 0.0
+    for _ in range(2000):
+        best = max(best, float(np.min(rows @ v) / np.linalg.norm(v)))
+        step = rows[np.argmin(rows @ v)] - v
+        length = float(step @ step)
+        if length == 0:
+            break
+        v = v + min(max(-(v @ step) / length, 0.0), 1.0) * step
+    return best
+
+
+def _row_smoothness(a: Matrix, sense: str) -> float:
+    if sense == "almost-sure":
+        return float(np.max(_lengths(a) ** 2))
+    return float(_largest((a * _lengths(a)[:, None] ** 2).T @ a / len(a)) ** 0.5)
+
+
+def _lengths(a: Matrix) -> Matrix:
+    return np.asarray(np.linalg.norm(a, axis=1))
+
+
+def _second_moment(a: Matrix) -> Matrix:
+    return np.asarray(a.T @ a / len(a))
+
+
+def _largest(matrix: Matrix) -> float:
+    return float(np.linalg.eigvalsh(matrix)[-1])
+
+
+def _sigmoid(z: Matrix) -> Any:
+    return 0.5 * (1 + np.tanh(z / 2))

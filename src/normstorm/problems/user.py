@@ -1,0 +1,214 @@
+"""A user's own problem: from a loss and data in a few lines, or from a file."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normstorm.problems.base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
+from normstorm.theory.constants import Constants
+
+Loss = Callable[[Any, Any], jax.Array]
+Known = Constants | Callable[[Any], Constants] | None
+NEEDED = ("name", "sample", "grad", "value", "full_grad", "start", "constants")
+
+
+class _Own:
+    """What the two kinds of user problems share: the start, and constants as far as the user knows them."""
+
+    name: str
+    x0: Any
+    known: Known
+    infimum: float | None
+
+    @property
+    def infimum_kind(self) -> str:
+        return "unknown" if self.infimum is None else "lower bound"
+
+    def start(self) -> Any:
+        return jax.tree.map(jnp.asarray, self.x0)
+
+    def constants(self, x0: Any = None, sense: str = "almost-sure") -> Constants:
+        """What the user gave; constants that hold almost surely also serve where mean square is asked."""
+        check_sense(self.name, sense)
+        if self.known is None:
+            raise ValueError(
+                f"{self.name}: constants must be given to from_loss (Constants, or a function of x0) before they can "
+                "be asked for; got constants=None"
+            )
+        if not isinstance(self.known, Constants):
+            constants = self.known(self.x0 if x0 is None else x0)
+        elif x0 is None or _same(x0, self.x0):
+            constants = self.known
+        else:
+            raise ValueError(
+                f"{self.name}: constants must be a function of x0 to serve another start than the problem's own; "
+                "got Constants for one start"
+            )
+        if sense == "almost-sure" and constants.noise == "mean-square":
+            raise ValueError(f"{self.name}: sense must be mean-square, as the given constants; got sense={sense!r}")
+        return constants if constants.noise else replace(constants, noise=sense)
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class DataProblem(_Own, FiniteSum):
+    """F(x) = mean over the rows of loss(x, row)."""
+
+    data: Any
+    x0: Any
+    per_row: Loss = field(metadata=STATIC)
+    known: Known = field(metadata=STATIC)
+    infimum: float | None = field(metadata=STATIC)
+    name: str = field(metadata=STATIC)
+
+    def loss(self, x: Any, row: Any) -> jax.Array:
+        return self.per_row(x, row)
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class StreamProblem(_Own):
+    """F(x) = E loss(x, s), s from a sampler. F itself is known only if the user has a formula for it."""
+
+    x0: Any
+    loss: Loss = field(metadata=STATIC)
+    sampler: Callable[[jax.Array, int], Any] = field(metadata=STATIC)
+    objective: Callable[[Any], jax.Array] | None = field(metadata=STATIC)
+    known: Known = field(metadata=STATIC)
+    infimum: float | None = field(metadata=STATIC)
+    name: str = field(metadata=STATIC)
+
+    @property
+    def is_exact(self) -> bool:
+        return self.objective is not None
+
+    def sample(self, key: jax.Array, n: int) -> Any:
+        return self.sampler(key, n)
+
+    def grad(self, x: Any, batch: Any) -> Any:
+        return mean_gradient(self.loss, x, batch)
+
+    def value(self, x: Any) -> jax.Array:
+        return self._formula()(x)
+
+    def full_grad(self, x: Any) -> Any:
+        return jax.grad(self._formula())(x)
+
+    def _formula(self) -> Callable[[Any], jax.Array]:
+        if self.objective is None:
+            raise ValueError(
+                f"{self.name}: objective must be given to from_loss beside a sampler for exact values and gradients of "
+                "F; got objective=None"
+            )
+        return self.objective
+
+
+def from_loss(
+    loss: Loss,
+    data: Any,
+    *,
+    start: Any,
+    constants: Known = None,
+    infimum: float | None = None,
+    objective: Callable[[Any], jax.Array] | None = None,
+    name: str = "my-problem",
+) -> DataProblem | StreamProblem:
+    """A problem from loss(x, sample), written in jax.numpy for one sample.
+
+    data       arrays (a pytree of them with one leading axis), of which rows are drawn uniformly with replacement; or a
+               function sampler(key, n) that returns n samples
+    start      the default x0, any pytree of floating-point arrays
+    constants  Constants for this start, or a function of x0 that returns them; they are the user's claim, not checked
+    infimum    a lower bound of F, if known
+    objective  F(x) itself, for a sampler whose F has a formula; arrays of data need none
+    """
+    if not callable(loss):
+        raise ValueError(f"from_loss: loss must be a function of x and one sample; got loss={loss!r}")
+    if not (constants is None or isinstance(constants, Constants) or callable(constants)):
+        raise ValueError(f"from_loss: constants must be Constants, a function of x0 or None; got {constants!r}")
+    x0 = jax.tree.map(np.asarray, start)
+    if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
+        raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
+    if callable(data):
+        return StreamProblem(x0, loss, data, objective, constants, infimum, name)
+    if objective is not None:
+        raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
+    rows = jax.tree.map(np.asarray, data)
+    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(rows)}
+    if len(lengths) != 1 or lengths == {0}:
+        raise ValueError(
+            f"from_loss: data must be a sampler or arrays with one common leading axis; got lengths {sorted(lengths)}"
+        )
+    return DataProblem(rows, x0, loss, constants, infimum, name)
+
+
+def load(place: str) -> Any:
+    """The problem at `path/to/file.py:name`: an object with the protocol, or a function without arguments making one.
+
+    The file is imported, that is executed, like any module of the user's.
+    """
+    path, _, attribute = place.rpartition(":")
+    if not path or not attribute.isidentifier():
+        raise ValueError(f"load: problem must be of the form path/to/file.py:name; got {place!r}")
+    file = Path(path)
+    if not file.is_file():
+        raise ValueError(f"load: problem must name an existing Python file; got no file {path!r}")
+    module = _guarded(place, lambda: _import(file))
+    if not hasattr(module, attribute):
+        raise ValueError(f"load: problem must name something that the file defines; got no {attribute!r} in {path!r}")
+    found = getattr(module, attribute)
+    if callable(found) and (isinstance(found, type) or _missing(found)):
+        found = _guarded(place, found)
+    if missing := _missing(found):
+        raise ValueError(
+            f"load: problem must be an object with {', '.join(NEEDED)}, or a function without arguments that returns "
+            f"one; got {type(found).__name__} without {', '.join(missing)}"
+        )
+    return found
+
+
+def _import(file: Path) -> ModuleType:
+    name = f"normstorm_user_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file.name} does not end in .py")
+    module = importlib.util.module_from_spec(spec)
+    folder = str(file.resolve().parent)
+    sys.modules[name] = module  # dataclasses look their module up while the file runs
+    sys.path.insert(0, folder)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    finally:
+        sys.path.remove(folder)
+    return module
+
+
+def _guarded(place: str, action: Callable[[], Any]) -> Any:
+    try:
+        return action()
+    except Exception as error:
+        words = " ".join(str(error).split()) or "no message"
+        raise ValueError(f"load: {place} must run without an error; got {type(error).__name__}: {words}") from error
+
+
+def _missing(found: object) -> list[str]:
+    return [name for name in NEEDED if not hasattr(found, name)]
+
+
+def _same(a: Any, b: Any) -> bool:
+    shapes: list[Any] = [jax.tree.structure(a), jax.tree.structure(b)]
+    pairs = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=False)
+    return shapes[0] == shapes[1] and all(np.array_equal(p, q) for p, q in pairs)

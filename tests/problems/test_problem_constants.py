@@ -1,0 +1,167 @@
+"""No pair of points and no sample breaks a stated constant, and the tight ones are nearly attained."""
+
+import math
+
+import jax
+import numpy as np
+import pytest
+from climb import SMALL, adversaries, cases, design, stated, worst_ratios
+
+from normstorm.problems import PROBLEMS, get, negative
+from normstorm.problems.lemmas import from_hessian, largest_excess
+
+CASES = cases()
+TIGHT = {  # least ratios that the search must reach, else a constant is needlessly large or the search is blind
+    "quadratic": {"D1": 0.99, "3A": 0.95, "3B": 0.99, "4A": 0.999, "4B": 0.999, "descent": 0.99, "gradient norm": 0.99},
+    "quartic": {"D1": 0.95, "3A": 0.9, "3B": 0.9, "4A": 0.999, "4B": 0.999},
+    "quartic-sum": {"D1": 0.95, "3A": 0.88, "3B": 0.9, "4A": 0.999, "4B": 0.999},
+    "cosh": {"D1": 0.95, "3B": 0.9, "4A": 0.999, "4B": 0.999},
+    "double-well": {"D1": 0.9, "4A": 0.999, "4B": 0.999},
+    "cosh-cosine": {"D1": 0.95, "3B": 0.9, "4A": 0.999, "4B": 0.999},
+    "exp-quad": {"D1": 0.95, "3B": 0.9, "4A": 0.999, "4B": 0.999},
+    "noisy-valley": {"D1": 0.99, "3A": 0.95, "3B": 0.99, "4A": 0.999, "4B": 0.999},
+    "chain": {"4A": 0.95, "4B": 0.95},
+    "least-squares": {"D1": 0.99, "3A": 0.95, "3B": 0.99, "4A": 0.85, "4B": 0.9},
+    "logistic-nonconvex": {"D1": 0.9, "3A": 0.9},
+    "quadratic + RS": {"D1": 0.99, "3A": 0.99, "3B": 0.99, "4A": 0.999, "4B": 0.999},
+    "quadratic + G": {"3B": 0.99, "4B": 0.999},
+    "cosh + coordinate": {"4A": 0.98, "4B": 0.999},
+    "dro-chi2": {"3A": 0.5, "4A": 0.6, "4B": 0.55},
+    "dro-regression": {"4A": 0.6, "4B": 0.6},
+}
+
+
+@pytest.mark.parametrize("label", CASES)
+def test_no_violation(label: str) -> None:
+    found = worst_ratios(CASES[label]())
+    assert max(found.values()) <= 1 + 1e-6, found
+    for name, least in TIGHT.get(label, {}).items():
+        assert found[name] >= least, (name, found)
+
+
+def test_every_problem_of_the_catalogue_is_searched() -> None:
+    assert set(SMALL) == set(PROBLEMS)
+    assert set(TIGHT) <= set(CASES)
+
+
+@pytest.mark.parametrize("label", ["cosh", "exp-quad", "quartic", "double-well"])
+def test_hessian_constants_need_their_factor(label: str) -> None:
+    """Used directly in Definition 1, on the longer radius, Hessian constants are violated by more than a third."""
+    problem = CASES[label]()
+    l0, l1 = (math.log(2) * number for number in problem.objective_smoothness())
+    worst = 0.0
+    for x in np.geomspace(0.1, 8, 60):
+        start = np.full(problem.dim, x / problem.dim**0.5) if label in ("exp-quad", "quartic") else np.eye(4)[0] * x
+        direction = start / np.linalg.norm(start)
+        g = np.asarray(problem.full_grad(jax.numpy.asarray(start)))
+        h = np.asarray(problem.full_grad(jax.numpy.asarray(start + direction / l1)))
+        worst = max(worst, np.linalg.norm(h - g) / ((l0 + l1 * np.linalg.norm(g)) / l1))
+    assert worst > 4 / 3
+
+
+def test_hessian_factor() -> None:
+    assert from_hessian(2.0, 0.0) == (2.0, 0.0)
+    assert np.allclose(from_hessian(2.0, 3.0), (2 / math.log(2), 3 / math.log(2)))
+
+
+def test_largest_excess_is_an_upper_bound_and_close() -> None:
+    """sup_r r^2 - 2 r^3 is 1/27, at r = 1/3."""
+    found = largest_excess(lambda r: r**2, lambda a, b: a**3, 2.0, 1.0)
+    assert 1 / 27 <= found <= 1 / 27 * 1.002
+    with pytest.raises(ValueError, match=r"largest_excess: slope must make the bound finite; got slope=0\.5"):
+        largest_excess(lambda r: r**2, lambda a, b: a**2, 0.5, 1.0)
+
+
+@pytest.mark.parametrize(("L0", "L1"), [(0.0, 1.0), (1.0, 0.0), (3.0, 0.2), (1e4, 1e3)])
+def test_the_two_layer_linear_network_fits_no_constants(L0: float, L1: float) -> None:
+    x, y = negative.violation(L0, L1)
+    moved = np.linalg.norm(negative.grad(x) - negative.grad(y))
+    distance = np.linalg.norm(x - y)
+    assert L1 * distance <= 1 + 1e-12
+    assert moved > (L0 + L1 * np.linalg.norm(negative.grad(x))) * distance
+    assert np.allclose(jax.grad(negative.value)(x), negative.grad(x))
+
+
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_constants_of_a_start(name: str) -> None:
+    problem = get(name)
+    x0 = problem.start() + 0.05
+    value, gradient = jax.jit(lambda x: (problem.value(x), problem.full_grad(x)))(x0)
+    gap, norm = float(value) - problem.infimum, float(np.linalg.norm(gradient))
+    assert problem.infimum_kind in ("exact", "lower bound")
+    for sense in ("almost-sure", "mean-square"):
+        c = problem.constants(x0, sense)
+        assert gap <= c.gap <= gap * (1 + 1e-8) + 1e-9
+        assert norm * (1 - 1e-12) <= c.grad_norm <= norm * (1 + 1e-8)
+        for given, proven in zip(
+            (c.L0, c.L1, c.sigma0, c.sigma1), problem.smoothness(sense) + problem.deviation(sense), strict=True
+        ):
+            assert proven <= given <= proven * (1 + 1e-8)
+        assert c.noise == sense
+        with jax.enable_x64(False):
+            assert problem.constants(np.asarray(x0), sense) == c
+
+
+def test_bad_requests_are_refused_in_one_sentence() -> None:
+    problem = get("quadratic")
+    with pytest.raises(ValueError, match="quadratic: sense must be one of almost-sure, mean-square; got sense='sure'"):
+        problem.constants(None, "sure")
+    with pytest.raises(ValueError, match=r"quadratic: x0 must have shape \(10,\); got shape \(3,\)"):
+        problem.constants(np.zeros(3))
+    with pytest.raises(ValueError, match="gaussian noise: sense must be mean-square"):
+        CASES["quadratic + G"]().constants()
+    with pytest.raises(ValueError, match=r"get: problem must be one of dro-regression, .*; got problem='cube'"):
+        get("cube")
+    with pytest.raises(ValueError, match="exp-quad: l1 must be a finite number > 0; got l1=0"):
+        get("exp-quad", l1=0)
+    with pytest.raises(ValueError, match="chain: p must be in"):
+        get("chain", p=0)
+    with pytest.raises(ValueError, match="quartic: p must be an integer >= 2; got p=1"):
+        get("quartic", p=1)
+
+
+def test_infima_are_below_what_descent_finds() -> None:
+    """Long gradient descent from the start stays above the infimum, and reaches it where it is exact and attained."""
+    reached = {"quadratic": 1e-6, "double-well": 1e-6, "cosh": 1e-6, "exp-quad": 1e-6, "least-squares": 1e-6}
+    reached |= {"cosh-cosine": 1e-6, "phase-retrieval": 1e-6}
+    for name in PROBLEMS.keys() - {"chain", "separable-exponential", "separable-logistic"}:
+        problem = get(name)
+        start = problem.start() + (1.0 if name == "cosh-cosine" else 0.05) * np.cos(np.arange(len(problem.start())))
+        L0, L1 = problem.objective_smoothness() if name != "phase-retrieval" else (20.0, 5.0)
+
+        def step(_, x, problem=problem, L0=L0, L1=L1):
+            g = problem.full_grad(x)
+            return x - g / (L0 + L1 * jax.numpy.linalg.norm(g) + 1e-300)
+
+        lowest = jax.jit(lambda x, step=step, value=problem.value: value(jax.lax.fori_loop(0, 2000, step, x)))(start)
+        excess = float(lowest) - problem.infimum
+        assert excess >= -1e-12, name
+        assert excess <= reached.get(name, math.inf), (name, excess)
+
+
+def test_chain_facts() -> None:
+    """The values that the literature states, seen: ||grad F|| > 1 before the end, gap <= 12 n, and the infimum."""
+    problem = get("chain", length=8, rotate=None)
+    assert problem.constants().gap <= 12 * 8
+    assert float(jax.jit(problem.value)(jax.numpy.full(8, 60.0))) - problem.infimum < 0.05
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-3, 3, (4000, 8))
+    x[np.arange(4000), rng.integers(0, 8, 4000)] = rng.uniform(-1, 1, 4000)
+    norms = np.linalg.norm(jax.jit(jax.vmap(problem.full_grad))(x), axis=1)
+    assert norms.min() >= 1
+    curved = jax.jit(jax.hessian(problem.value))(jax.numpy.array([1.5, 0.76, 4.0, 0, 0, 0, 0, 0]))
+    assert 0.85 <= np.linalg.norm(curved, 2) / problem.objective_smoothness()[0] <= 1
+    hidden = jax.numpy.array([1.2, 0.9, 0.2, 0.0, 0.1, 0.0, 0.0, 0.0])
+    closed, full = jax.jit(lambda x: (problem.grad(x, jax.numpy.array([False])), problem.full_grad(x)))(hidden)
+    assert not np.any(closed[2:]) and np.allclose(closed[:2], full[:2])
+
+
+def test_adversaries_and_designs_are_samples() -> None:
+    """The search uses possible samples: unit directions, signs, row numbers."""
+    problem = CASES["double well + coordinate + Fourier"]()
+    x = problem.start() + 0.3
+    for batch in (design(problem)[0], adversaries(problem, x, x + 0.1)):
+        j, (v, phi) = batch
+        assert set(np.asarray(j)) <= set(range(problem.dim)) and phi.shape == j.shape
+        assert np.allclose(np.linalg.norm(v, axis=1), 1)
+    assert len(stated(problem)[0]) == 3
