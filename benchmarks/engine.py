@@ -1,0 +1,248 @@
+"""Steps x seeds per CPU second of Normalized STORM, side by side with NumPy, Numba and an optax loop, on one core.
+
+    python benchmarks/engine.py [--repeats 5] [--out benchmarks/results/engine-cpu.json]
+
+Quadratic plus quartic with noise that depends on x, K = k = 1, float64; everybody also keeps the running mean and the
+minimum of ||grad F(x_t)||. The contenders take turns and medians are compared. CPU seconds of this process, so that
+a busy machine matters less; compilation and the seeding of generators are left out. The floor is the time of drawing
+the noise alone plus that of asking the gradients alone, by the same compiler. A contender that is not installed is
+skipped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import importlib.util
+import json
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from machine import describe
+
+from normstorm.engine import lanes, normalized_storm, run
+from normstorm.engine.geometries import norm
+from normstorm.engine.layout import program_shape
+from normstorm.engine.random import normal, seed_words
+
+S0, S1, ALPHA, ETA = 1.0, 0.3, 0.1, 0.01
+CASES = {  # name: (d, seeds, steps of ours and of Numba, steps of NumPy, steps of optax)
+    "d=10, 1 seed": (10, 1, 400_000, 8_000, 4_000),
+    "d=10, 1000 seeds": (10, 1000, 10_000, 400, 200),
+    "d=1000, 10 seeds": (1000, 10, 10_000, 1_000, 500),
+}
+TARGETS = {"d=10, 1 seed": {"numpy": 40.0}, "d=10, 1000 seeds": {"numpy": 2.0, "numba": 1.0, "floor": 0.9}}
+TARGETS["d=1000, 10 seeds"] = {"numpy": 2.0, "floor": 0.9}
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Problem:
+    """F(x) = sum x^2/2 + x^4/4;  grad f(x, (e, z)) = (1 + S1 e) grad F(x) + S0 z."""
+
+    d: int = field(metadata={"static": True})
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return normal(key, (n, self.d + 1), jnp.float64)
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return jnp.mean((1 + S1 * batch[:, :1]) * self.full_grad(x) + S0 * batch[:, 1:], axis=0)
+
+    def full_grad(self, x: jax.Array) -> jax.Array:
+        return x + x * x * x
+
+
+def engine(d: int, seeds: int, steps: int) -> None:
+    run(Problem(d), normalized_storm(alpha=ALPHA, eta=ETA), jnp.ones(d), steps, seeds, threads=1)
+
+
+def numpy_batched(d: int, seeds: int, steps: int) -> None:
+    draw = np.random.default_rng(0).standard_normal
+    x = x_prev = np.ones((seeds, d))
+    m, total, least = np.zeros((seeds, d)), np.zeros(seeds), np.full(seeds, np.inf)
+    for _ in range(steps):
+        scale, shift = 1 + S1 * draw((seeds, 1)), S0 * draw((seeds, d))
+        full = x + x * x * x
+        size = np.sqrt(np.einsum("ij,ij->i", full, full))
+        total += size
+        least = np.minimum(least, size)
+        g, g_old = scale * full + shift, scale * (x_prev + x_prev * x_prev * x_prev) + shift
+        m = ALPHA * g + (1 - ALPHA) * (m + g - g_old)
+        length = np.sqrt(np.einsum("ij,ij->i", m, m))[:, None]
+        x_prev, x = x, x - ETA * m / np.where(length > 0, length, 1)
+
+
+def numba_contender() -> Callable[[int, int, int], None]:
+    import numba
+
+    @numba.njit
+    def one_seed(rng: Any, x: Any, x_prev: Any, m: Any, steps: int) -> Any:
+        total, least = 0.0, np.inf
+        for _ in range(steps):
+            scale = 1 + S1 * rng.standard_normal()
+            squares = length = 0.0
+            for i in range(x.size):
+                shift = S0 * rng.standard_normal()
+                full = x[i] + x[i] * x[i] * x[i]
+                squares += full * full
+                g = scale * full + shift
+                g_old = scale * (x_prev[i] + x_prev[i] * x_prev[i] * x_prev[i]) + shift
+                m[i] = ALPHA * g + (1 - ALPHA) * (m[i] + g - g_old)
+                length += m[i] * m[i]
+            size = math.sqrt(squares)
+            total += size
+            least = min(least, size)
+            factor = ETA / math.sqrt(length) if length > 0 else 0.0
+            for i in range(x.size):
+                x_prev[i] = x[i]
+                x[i] -= factor * m[i]
+        return total, least
+
+    generators = [np.random.Generator(np.random.SFC64(seed)) for seed in range(1000)]
+
+    def contender(d: int, seeds: int, steps: int) -> None:
+        for rng in generators[:seeds]:
+            one_seed(rng, np.ones(d), np.ones(d), np.zeros(d), steps)
+
+    return contender
+
+
+def optax_contender() -> Callable[[int, int, int], None]:
+    import optax
+
+    optimizer = optax.chain(optax.normalize_by_update_norm(), optax.sgd(ETA))
+
+    @partial(jax.jit, static_argnums=0)
+    def step(problem: Problem, params: Any, key: jax.Array, state: Any) -> Any:
+        def one(params: Any, key: jax.Array, state: Any) -> Any:
+            x_prev, m, inner, total, least = state
+            batch = jax.random.normal(key, (1, problem.d + 1), jnp.float64)
+            g, g_old = problem.grad(params, batch), problem.grad(x_prev, batch)
+            m = ALPHA * g + (1 - ALPHA) * (m + g - g_old)
+            size = norm(problem.full_grad(params))
+            updates, inner = optimizer.update(m, inner, params)
+            return optax.apply_updates(params, updates), (params, m, inner, total + size, jnp.minimum(least, size))
+
+        return jax.vmap(one)(params, jax.random.split(key, params.shape[0]), state)
+
+    def contender(d: int, seeds: int, steps: int) -> None:
+        params, zeros = jnp.ones((seeds, d)), jnp.zeros(seeds)
+        state = (params, jnp.zeros((seeds, d)), jax.vmap(optimizer.init)(params), zeros, zeros + jnp.inf)
+        key = jax.random.key(0)
+        for _ in range(steps):
+            key, now = jax.random.split(key)
+            params, state = step(Problem(d), params, now, state)
+        params.block_until_ready()
+
+    return contender
+
+
+@partial(jax.jit, static_argnums=(0, 1, 2), compiler_options={"xla_cpu_prefer_vector_width": 512})
+def floor_program(
+    shape: lanes.Shape, d: int, part: str, x: jax.Array, seeds: jax.Array, live: Any, blocks: Any
+) -> jax.Array:
+    """One group of lanes: the noise of so many blocks alone, or two gradients and one exact norm a step alone.
+
+    What is read of the noise is known only when it runs, so that nothing of it can be left out.
+    """
+    problem = Problem(d)
+    words = lanes.Words(problem, normalized_storm(alpha=ALPHA, eta=ETA))
+
+    def noise(block: Any, total: jax.Array) -> jax.Array:
+        drawn = lanes._draw_block(words, shape, seeds, live, block * shape.block)
+        some = jax.lax.dynamic_index_in_dim(drawn, block % shape.block, 0, keepdims=False)
+        return total + some.ravel()[: total.size].reshape(x.shape)
+
+    fixed = lanes._draw_block(words, shape, seeds, live, 0)
+
+    def gradients(block: Any, total: jax.Array) -> jax.Array:
+        def ask(x: jax.Array, batch: jax.Array) -> jax.Array:
+            return problem.grad(x, batch) + problem.grad(0.5 * x, batch) + norm(problem.full_grad(x))
+
+        def one(i: Any, total: jax.Array) -> jax.Array:
+            batch = jax.lax.dynamic_index_in_dim(fixed, i, 0, keepdims=False)
+            return 1e-3 * lanes._over_lanes(shape, ask, total, batch)
+
+        def loop() -> jax.Array:
+            return jax.lax.fori_loop(0, shape.block, one, total)
+
+        return lanes._one_kernel(loop) if shape.kernel else loop()
+
+    return jax.lax.fori_loop(0, blocks, noise if part == "noise" else gradients, x)
+
+
+def floor(d: int, seeds: int, steps: int) -> None:
+    shape = program_shape(Problem(d), normalized_storm(alpha=ALPHA, eta=ETA), jnp.ones(d), True)
+    W, first = shape.lanes, shape.axis == 0
+    x = jnp.ones((W, d) if first else (d, W))
+    for start in range(0, seeds, W):
+        live = min(W, seeds - start)
+        keys = seed_words(range(start, start + W))
+        laid = jnp.asarray(keys if first else keys.T)
+        for part in ("noise", "gradients"):
+            floor_program(shape, d, part, x, laid, live, steps // shape.block).block_until_ready()
+
+
+def contenders() -> dict[str, Callable[[int, int, int], None]]:
+    found: dict[str, Callable[[int, int, int], None]] = {"engine": engine, "floor": floor, "numpy": numpy_batched}
+    for name, make in (("numba", numba_contender), ("optax", optax_contender)):
+        if importlib.util.find_spec(name) is None:
+            print(f"{name}: skipped, it is not installed")
+        else:
+            found[name] = make()
+    return found
+
+
+def measure(case: str, found: dict[str, Callable[[int, int, int], None]], repeats: int) -> dict[str, float]:
+    """Median steps x seeds per CPU second of every contender; they take turns."""
+    d, seeds, ours, numpys, optaxs = CASES[case]
+    steps = {"numpy": numpys, "optax": optaxs}
+    rates: dict[str, list[float]] = {name: [] for name in found}
+    for turn in range(repeats + 1):
+        for name, contender in found.items():
+            count = steps.get(name, ours) if turn else 300
+            start = time.process_time()
+            contender(d, seeds, count)
+            if turn:  # the first turn compiles
+                rates[name].append(seeds * count / (time.process_time() - start))
+    return {name: statistics.median(values) for name, values in rates.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-cpu.json")
+    given = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    jax.config.update("jax_enable_x64", True)
+    found, rows = contenders(), []
+    for case in CASES:
+        rates = measure(case, found, given.repeats)
+        ratios = {name: rates["engine"] / rate for name, rate in rates.items() if name != "engine"}
+        targets = TARGETS[case]
+        rows.append({"case": case, "per_cpu_second": rates, "engine_over": ratios, "targets": targets})
+        shown = "  ".join(f"{name} {rate:.3g}/s" for name, rate in rates.items())
+        print(f"{case}:  {shown}")
+        for name, ratio in ratios.items():
+            target = f"  (target {targets[name]:g})" if name in targets else ""
+            print(f"    engine / {name}: {ratio:.2f}{target}", flush=True)
+    machine = {**describe(), "jax": jax.__version__, "numpy": np.__version__}
+    report = {"date": datetime.date.today().isoformat(), "machine": machine, "repeats": given.repeats, "rows": rows}
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    print(f"written: {given.out}")
+
+
+if __name__ == "__main__":
+    main()

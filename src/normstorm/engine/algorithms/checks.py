@@ -1,0 +1,39 @@
+"""What the constructors of algorithms refuse, each in one sentence."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+
+def batch(who: str, name: str, value: Any, at_most: int | None = None) -> int:
+    """An integer >= 1."""
+    integer = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not integer or value < 1 or (at_most is not None and value > at_most):
+        allowed = ">= 1" if at_most is None else "in [1, K]"
+        given = f"{name}={value!r}" + ("" if at_most is None else f", K={at_most}")
+        raise ValueError(f"{who}: {name} must be an integer {allowed}; got {given}")
+    return int(value)
+
+
+def positive(who: str, name: str, value: Any) -> float:
+    """A finite number > 0."""
+    number = _real(value)
+    if number is None or not 0 < number < math.inf:
+        raise ValueError(f"{who}: {name} must be a finite number > 0; got {name}={value!r}")
+    return number
+
+
+def weight(who: str, alpha: Any) -> float:
+    """A number in (0, 1]."""
+    number = _real(alpha)
+    if number is None or not 0 < number <= 1:
+        raise ValueError(f"{who}: alpha must be a number in (0, 1]; got alpha={alpha!r}")
+    return number
+
+
+def _real(value: Any) -> float | None:
+    real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    return float(value) if real else None

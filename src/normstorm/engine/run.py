@@ -1,0 +1,153 @@
+"""The only loop in Python: groups of lanes, chunks of steps, progress, checkpoints, and the result as numpy arrays."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..results import Trace
+from . import checkpoint as storage
+from .core import Algorithm
+from .job import prepare
+from .lanes import Carry
+
+Tree = Any
+LONGEST = 2**30
+CHUNK_SECONDS = 0.5
+
+
+def run(
+    problem: Any,
+    algorithm: Algorithm,
+    x0: Tree,
+    steps: int,
+    seeds: int | Sequence[int],
+    *,
+    records: int = 64,
+    candidates: int = 8,
+    average: bool = True,
+    chunk: int | None = None,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_seconds: float = 30.0,
+    fingerprint: str = "",
+) -> Trace:
+    """Run `algorithm` on `problem` from x_1 = x0 for `steps` steps, once for every seed.
+
+    seeds         a sequence of integers in [0, 2^64), or n for 0..n-1
+    records       at most so many log-spaced steps are recorded
+    candidates    iterates kept, one uniformly random in each of so many slices of 1..T
+    average       False: grad F is asked at recorded steps only, and mean and minimum over all steps are not known
+    chunk         steps between two calls of `progress(done, steps)`; chosen by time if not given
+    threads       groups of seeds run at once; the number of usable cores if not given
+    checkpoint    resumed if it exists, written every `checkpoint_seconds`, when interrupted and at the end
+    fingerprint   the caller's name for the problem: a checkpoint with another one is refused
+
+    A seed's numbers depend on problem, algorithm, x0, steps and itself alone: not on other seeds, chunks, threads or
+    interruptions.
+    """
+    x, todo = _point(x0), _seeds(seeds)
+    _whole("steps", steps, 1, LONGEST)
+    _whole("records", records, 1, LONGEST)
+    _whole("candidates", candidates, 1, LONGEST)
+    if chunk is not None:
+        _whole("chunk", chunk, 1, LONGEST)
+    threads = _cores() if threads is None else _whole("threads", threads, 1, LONGEST)
+    job = prepare(problem, algorithm, x, int(steps), todo, records=records, candidates=candidates, average=average)
+    template = job.begin(0, x)
+    job = job.compiled(template)
+    identity = {**job.identity(x), "fingerprint": fingerprint}
+    with ThreadPoolExecutor(threads) as pool:
+        spread = map if threads == 1 else partial(_spread, pool, jnp.zeros(()).dtype == np.float64)
+        carries = _resume(checkpoint, identity, job.calls, template) or list(
+            spread(lambda c: job.begin(c, x), range(job.calls))
+        )
+        saved = time.monotonic()
+        done, length = int(carries[0].t[0]), chunk or 4 * job.shape.block
+        try:
+            while done < steps:
+                started = time.monotonic()
+                done = min(job.aligned(done + length), job.steps)
+                carries = list(spread(partial(job.advance, done), range(job.calls), carries))
+                now = time.monotonic()
+                if chunk is None and now - started < CHUNK_SECONDS / 2:
+                    length *= 2
+                if progress is not None:
+                    progress(done, job.steps)
+                if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
+                    storage.save(checkpoint, _flat(carries), identity)
+                    saved = now
+        except KeyboardInterrupt:
+            if checkpoint is not None:
+                storage.save(checkpoint, _flat(carries), identity)
+            raise
+    return job.result(carries)
+
+
+def _spread(pool: ThreadPoolExecutor, double: bool, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
+    """pool.map with the caller's precision, which JAX keeps for each thread apart."""
+
+    def call(*args: Any) -> Any:
+        with jax.enable_x64(double):
+            return function(*args)
+
+    return pool.map(call, *args)
+
+
+def _flat(carries: list[Carry]) -> dict[str, np.ndarray]:
+    """All calls in one dictionary of arrays, the call on the first axis."""
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(carries))
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(stacked)}
+
+
+def _resume(
+    path: str | os.PathLike[str] | None, identity: dict[str, Any], calls: int, template: Carry
+) -> list[Carry] | None:
+    if path is None or not os.path.exists(path):
+        return None
+    leaves = jax.tree_util.tree_leaves_with_path(template)
+    names = [jax.tree_util.keystr(name) for name, _ in leaves]
+    expected = {name: ((calls, *leaf.shape), leaf.dtype.str) for name, (_, leaf) in zip(names, leaves, strict=True)}
+    arrays = storage.load(path, identity, expected)
+    structure = jax.tree.structure(template)
+    return [jax.tree.unflatten(structure, [jnp.asarray(arrays[n][c]) for n in names]) for c in range(calls)]
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _whole(name: str, value: Any, least: int, most: int) -> int:
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or not least <= value <= most:
+        raise ValueError(f"run: {name} must be an integer in [{least}, {most}]; got {name}={value!r}")
+    return int(value)
+
+
+def _seeds(seeds: int | Sequence[int]) -> list[int]:
+    if isinstance(seeds, (int, np.integer)):
+        return list(range(_whole("seeds", seeds, 1, LONGEST)))
+    todo = [_whole("seeds", s, 0, 2**64 - 1) for s in seeds]
+    if not todo or len(set(todo)) < len(todo):
+        raise ValueError(f"run: seeds must be different integers, at least one; got {len(todo)} of them")
+    return todo
+
+
+def _point(x0: Tree) -> Tree:
+    leaves, structure = jax.tree.flatten(x0)
+    types = {str(getattr(leaf, "dtype", "float")) for leaf in leaves}
+    wide = "float64" in types and jnp.zeros(()).dtype != np.float64
+    if not leaves or len(types) > 1 or not types <= {"float", "float32", "float64"} or wide:
+        only = "float32 (float64 needs jax_enable_x64)" if wide else "float32 or float64 in all its leaves"
+        raise ValueError(f"run: x0 must be {only}; got {', '.join(sorted(types)) or 'no leaves'}")
+    # With its type spelt out: a weakly typed start would make the second chunk another program than the first.
+    return jax.tree.unflatten(structure, [jnp.asarray(leaf, jnp.asarray(leaf).dtype) for leaf in leaves])

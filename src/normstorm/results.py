@@ -1,0 +1,81 @@
+"""What a run returns: plain numpy arrays, one row per seed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+Tree = Any
+OK, DIVERGED = "ok", "diverged"
+
+
+@dataclass(frozen=True)
+class Pick:
+    """Chosen iterates: x_t for t = step. Every leaf of x starts with the axes of `step`."""
+
+    step: np.ndarray
+    x: Tree
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A run of one algorithm on one problem from one x_1, for many seeds.
+
+    seeds             (n,)  the seeds, in the order given
+    steps             T, the number of steps that were asked for;   algorithm, problem: names
+    diverged_at       (n,)  the step t at which a non-finite number appeared; 0: never. Such a seed stays at x_t.
+    mean_grad_norm    (n,)  mean of ||grad F(x_t)|| over t = 1..T; infinite if the seed diverged, nan if not asked for
+    min_grad_norm     (n,)  their minimum, up to the divergence
+    cost              (n,)  sample gradients asked
+    record_steps      (r,)  the recorded t; the next four are (n, r), nan after a divergence
+    grad_norm, value, error, record_cost    ||grad F(x_t)||, F(x_t), ||m_t - grad F(x_t)||, cost of steps 1..t
+    last              x_{T+1}, the point where the run stands
+    uniform           x_t with t uniform on 1..T
+    smallest          x_t with the smallest ||m_t||
+    candidates        x_t with t uniform in each of R slices of 1..T that are as equal as integers allow, (n, R)
+    estimate          m_T; not finite if the seed diverged
+    """
+
+    algorithm: str
+    problem: str
+    seeds: np.ndarray
+    steps: int
+    diverged_at: np.ndarray
+    mean_grad_norm: np.ndarray
+    min_grad_norm: np.ndarray
+    cost: np.ndarray
+    record_steps: np.ndarray
+    grad_norm: np.ndarray
+    value: np.ndarray
+    error: np.ndarray
+    record_cost: np.ndarray
+    last: Tree
+    uniform: Pick
+    smallest: Pick
+    candidates: Pick
+    estimate: Tree = field(repr=False)
+
+    @property
+    def status(self) -> np.ndarray:
+        """ "ok" or "diverged" for every seed."""
+        return np.where(self.diverged_at > 0, DIVERGED, OK)
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The records as a flat table, one row per seed and recorded step."""
+        status = self.status
+        for i, seed in enumerate(self.seeds):
+            for j, step in enumerate(self.record_steps):
+                yield {
+                    "algorithm": self.algorithm,
+                    "problem": self.problem,
+                    "seed": int(seed),
+                    "status": str(status[i]),
+                    "step": int(step),
+                    "cost": int(self.record_cost[i, j]),
+                    "grad_norm": float(self.grad_norm[i, j]),
+                    "value": float(self.value[i, j]),
+                    "error": float(self.error[i, j]),
+                }

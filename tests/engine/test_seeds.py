@@ -1,0 +1,176 @@
+"""A seed's numbers depend on nothing but the seed: not on company, chunks, threads, interruptions or the horizon."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import Metered, Toy
+
+from normstorm.engine import normalized_storm, run
+from normstorm.results import Trace
+
+STORM = normalized_storm(alpha=0.05, eta=0.02)
+STEPS, CROWD, ONE = 1400, list(range(100, 137)), 123
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rows:
+    """Least squares over rows of data: indices as samples, matrix products, no kernel."""
+
+    A: jax.Array
+    b: jax.Array
+    name = "rows"
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return jax.random.randint(key, (n,), 0, self.A.shape[0])
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        rows = self.A[batch]
+        return rows.T @ (rows @ x - self.b[batch]) / batch.shape[0]
+
+    def full_grad(self, x: jax.Array) -> jax.Array:
+        return self.A.T @ (self.A @ x - self.b) / self.b.size
+
+    def value(self, x: jax.Array) -> jax.Array:
+        return jnp.mean((self.A @ x - self.b) ** 2) / 2
+
+
+def rows(dtype: str) -> Rows:
+    values = np.random.default_rng(0).normal(size=(50, 6)).astype(dtype)
+    return Rows(jnp.asarray(values[:, :5]), jnp.asarray(values[:, 5]))
+
+
+CASES = {
+    "float64": (Toy(10), lambda: jnp.linspace(-1, 2, 10)),
+    "float32": (Toy(10, dtype="float32"), lambda: jnp.linspace(-1, 2, 10, dtype=jnp.float32)),
+    "large": (Toy(300), lambda: jnp.linspace(-1, 2, 300)),
+    "matrix": (rows, lambda: jnp.ones(5)),
+}
+
+
+def case(name: str) -> tuple[Any, jax.Array]:
+    problem, start = CASES[name]
+    return (problem("float64") if problem is rows else problem), start()
+
+
+def same(one: Trace, i: int, other: Trace, j: int) -> None:
+    """Bit for bit, in everything that has a row per seed."""
+    skip = {"algorithm", "problem", "seeds", "steps", "record_steps"}
+    for name, value in vars(one).items():
+        if name not in skip:
+            left, right = jax.tree.leaves(vars_of(value)), jax.tree.leaves(vars_of(getattr(other, name)))
+            for a, b in zip(left, right, strict=True):
+                np.testing.assert_array_equal(a[i], b[j], err_msg=name)
+
+
+def vars_of(value: Any) -> Any:
+    return (value.step, value.x) if hasattr(value, "step") else value
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_alone_in_a_crowd_in_chunks_and_resumed(name: str, tmp_path: Path) -> None:
+    problem, x0 = case(name)
+    crowd = run(problem, STORM, x0, STEPS, CROWD, threads=1)
+    assert crowd.last.dtype == x0.dtype
+    assert len(np.unique(crowd.last[:, 0])) == len(CROWD)
+    for i in (0, 7, 23, 36):
+        same(run(problem, STORM, x0, STEPS, [CROWD[i]]), 0, crowd, i)
+    seen: list[int] = []
+    small = run(problem, STORM, x0, STEPS, CROWD, chunk=1, threads=2, progress=lambda done, _: seen.append(done))
+    assert len(seen) > 3
+    assert seen[-1] == STEPS
+    resumed = interrupted(problem, x0, tmp_path / "run.safetensors")
+    for i in range(len(CROWD)):
+        same(small, i, crowd, i)
+        same(resumed, i, crowd, i)
+
+
+def interrupted(problem: Any, x0: jax.Array, file: Path) -> Trace:
+    """Stopped by hand twice, each time after a few chunks."""
+
+    def stop(done: int, steps: int, calls: list[int]) -> None:
+        calls.append(done)
+        if len(calls) == 2 and done < steps:
+            raise KeyboardInterrupt
+
+    settings = {"chunk": 256, "checkpoint": file, "checkpoint_seconds": 0.0}
+    for _ in range(2):
+        calls: list[int] = []
+        with pytest.raises(KeyboardInterrupt):
+            run(problem, STORM, x0, STEPS, CROWD, progress=lambda d, s, c=calls: stop(d, s, c), **settings)
+    done: list[int] = []
+    result = run(problem, STORM, x0, STEPS, CROWD, progress=lambda d, _: done.append(d), **settings)
+    assert done[0] > 2 * 256, "the third run started where the second one stopped"
+    return result
+
+
+def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
+    problem, x0 = case("float64")
+    long = run(problem, STORM, x0, STEPS, [ONE], candidates=8)
+    for steps in (1, 2, 3, 256, 257, 258, 1000):
+        short = run(problem, STORM, x0, steps, [ONE])
+        common, i, j = np.intersect1d(short.record_steps, long.record_steps, return_indices=True)
+        assert common.size
+        np.testing.assert_array_equal(short.grad_norm[0, i], long.grad_norm[0, j])
+
+
+def test_one_compilation_serves_every_horizon_and_every_number_of_seeds() -> None:
+    problem = Metered(Toy(4))
+    run(problem, STORM, jnp.ones(4), 3, 1)
+    traced = problem.calls
+    assert traced > 0
+    for steps, seeds in [(1, 1), (10, 2), (1000, 30), (777, 8)]:
+        run(problem, STORM, jnp.ones(4), steps, seeds)
+    run(problem, normalized_storm(alpha=0.5, eta=0.5), jnp.ones(4), 50, 3)
+    assert problem.calls == traced
+
+
+def test_classes_whose_pytrees_look_the_same_are_kept_apart() -> None:
+    @jax.tree_util.register_dataclass
+    @dataclass(frozen=True)
+    class Twin(Toy):
+        def value(self, x: jax.Array) -> jax.Array:
+            return -super().value(x)
+
+    x0 = jnp.linspace(-1, 2, 10)
+    assert jax.tree.structure(Twin(10)) == jax.tree.structure(Toy(10))
+    one, other = (run(problem, STORM, x0, 20, 2) for problem in (Toy(10), Twin(10)))
+    np.testing.assert_allclose(one.value, -other.value, rtol=1e-12)
+
+
+def test_precision_of_the_caller_reaches_the_threads() -> None:
+    result = run(Toy(10), STORM, jnp.linspace(-1, 2, 10), 10, 20, threads=2)
+    assert result.last.dtype == np.float64
+    with jax.enable_x64(False):
+        result = run(Toy(10, dtype="float32"), STORM, jnp.linspace(-1, 2, 10), 10, 20, threads=2)
+    assert result.last.dtype == np.float32
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"steps": 0}, "run: steps must be an integer in [1, 1073741824]; got steps=0"),
+        ({"steps": 2.0}, "run: steps must be an integer in [1, 1073741824]; got steps=2.0"),
+        ({"seeds": []}, "run: seeds must be different integers, at least one; got 0 of them"),
+        ({"seeds": [3, 3]}, "run: seeds must be different integers, at least one; got 2 of them"),
+        ({"seeds": [-1]}, "run: seeds must be an integer in [0, 18446744073709551615]; got seeds=-1"),
+        ({"chunk": 0}, "run: chunk must be an integer in [1, 1073741824]; got chunk=0"),
+        ({"x0": jnp.arange(3)}, "run: x0 must be float32 or float64 in all its leaves; got int32"),
+        ({"x0": {}}, "run: x0 must be float32 or float64 in all its leaves; got no leaves"),
+    ],
+)
+def test_refusals(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        run(**{"problem": Toy(3), "algorithm": STORM, "x0": jnp.ones(3), "steps": 5, "seeds": 1, **given})
+    assert str(error.value) == message
+
+
+def test_double_precision_must_be_on() -> None:
+    with jax.enable_x64(False), pytest.raises(ValueError) as error:
+        run(Toy(3), STORM, np.ones(3), 5, 1)
+    assert str(error.value) == "run: x0 must be float32 (float64 needs jax_enable_x64); got float64"
