@@ -3,13 +3,11 @@ PYTHON ?= python3
 PY := .venv/bin/python
 PIP := $(PY) -m pip --disable-pip-version-check --quiet
 PINNED := pyproject.toml constraints.txt
-EXAMPLE := --L0 1 --L1 0 --sigma0 1 --sigma1 0 --gap 1 --grad-norm 1 --horizon 100000 --confidence 0.99
 
 .PHONY: run test docs clean
 
 run: .venv/run.stamp
-	@mkdir -p build
-	$(PY) -m normstorm plan $(EXAMPLE) --chart build/plan.html
+	$(PY) -m normstorm run
 
 test: .venv/test.stamp
 	$(PY) -m ruff check .

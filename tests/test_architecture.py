@@ -11,16 +11,25 @@ SOURCE = Path(__file__).parents[1] / "src" / "normstorm"
 ROOMS = {  # room: rooms of ours that it may import
     "theory": set(),
     "results": set(),
-    "engine": {"results"},
-    "problems": {"theory.constants"},
-    "solve": {"theory", "engine", "problems", "results"},
+    "pytrees": set(),
+    "engine": {"results", "pytrees"},
+    "problems": {"pytrees", "theory.constants"},
+    "files": set(),
+    "options": set(),
+    "point_certificate": {"theory"},
+    "solve": {"theory", "engine", "results", "point_certificate"},
     "torch": {"theory"},
     "optax": {"theory"},
-    "charts": {"theory"},
-    "tables": {"theory"},
+    "charts": {"theory", "files"},
+    "curves": {"theory", "results"},
+    "outcome": {"solve", "__version__"},
+    "catalogue": {"engine.algorithms", "problems", "outcome"},
+    "tables": {"theory", "outcome"},
+    "report": {"theory", "outcome", "curves", "files"},
     "lab": {"theory", "engine", "problems", "results", "solve", "torch", "optax", "charts"},
-    "cli": {"theory", "results", "solve", "lab", "charts", "tables", "__version__"},
-    "__init__": {"theory", "results", "solve"},
+    "commands": {"solve", "catalogue", "outcome", "report", "tables", "files", "options"},
+    "cli": {"theory", "charts", "tables", "commands", "options", "__version__"},
+    "__init__": {"theory", "solve", "point_certificate"},
     "__main__": {"cli"},
 }
 OUTSIDE = {"theory": {"numpy", "scipy"}}  # beside the standard library, nothing else
@@ -62,5 +71,20 @@ def test_import_directions(name: str) -> None:
 def test_import_is_light(module: str) -> None:
     heavy = {"jax", "torch", "altair", "vl_convert", "typer", "rich", "scipy", "pandas"}
     code = f"import sys, {module}; print(*sorted({heavy} & sys.modules.keys()))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
+
+
+def test_what_needs_jax_comes_when_it_is_asked_for() -> None:
+    code = "import sys, normstorm; before = 'jax' in sys.modules; run = normstorm.minimize\n"
+    code += "from normstorm import Result, certify\n"
+    code += "print(before, 'jax' in sys.modules, run.__name__, Result.__name__)\n"
+    code += "print(normstorm.certify.__module__, certify is normstorm.certify, hasattr(normstorm, 'nothing'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "True", "minimize", "Result", "normstorm.point_certificate", "True", "False"]
+
+
+def test_the_command_plans_without_jax() -> None:
+    code = "import sys, normstorm.cli; print(*sorted({'jax', 'altair', 'rich'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []

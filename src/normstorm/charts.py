@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import math
-import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any, Literal
 
 import altair as alt
 
+from normstorm import files
 from normstorm.theory.plan import Plan
 from normstorm.theory.planner import plan as make_plan
 
@@ -50,24 +50,13 @@ def bound_chart(
 
 def checked_path(file: str | Path) -> Path:
     """The path of a chart to be written, refused before any work if it cannot become one."""
-    path = Path(file)
-    if path.suffix.lower() not in KINDS:
-        raise ValueError(f"chart must end in one of {', '.join(KINDS)}; got {path}")
-    if not path.parent.is_dir():
-        raise ValueError(f"chart must lie in an existing directory; got {path}")
-    return path
+    return files.checked("chart", file, KINDS)
 
 
 def save(chart: alt.TopLevelMixin, file: str | Path) -> None:
     """Write HTML (self-contained, no network), SVG, PNG or PDF; the file is whole or not there."""
     path = checked_path(file)
-    content = _rendered(chart, KINDS[path.suffix.lower()])
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        part.write_bytes(content)
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    files.write(path, _rendered(chart, KINDS[path.suffix.lower()]))
 
 
 def _rendered(chart: alt.TopLevelMixin, kind: Kind) -> bytes:

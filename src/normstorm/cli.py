@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import re
+import os
 import sys
 import tomllib
-from decimal import Decimal, InvalidOperation
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from normstorm import __version__
+from normstorm import __version__, commands
+from normstorm.options import Given, number, sentence, text, to_number, to_whole, whole
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan
 from normstorm.theory.planner import plan as make_plan
@@ -20,35 +20,29 @@ from normstorm.theory.planner import plan as make_plan
 NEEDED = ("L0", "L1", "sigma0", "sigma1", "gap")
 KEYS = (*NEEDED, "grad-norm", "noise")
 QUESTIONS = ("target", "horizon", "budget")
-MOST_DIGITS = 30
 
 app = typer.Typer(name="normstorm", add_completion=False)
-Given = str | None
-
-
-def text(flag: str, kind: str, meaning: str) -> Any:
-    """Everything arrives as text, so that every refusal has the same form."""
-    return typer.Option(flag, metavar=kind, help=meaning, show_default=False)
-
-
-def number(flag: str, meaning: str) -> Any:
-    return text(flag, "NUMBER", meaning)
-
-
-def whole(flag: str, meaning: str) -> Any:
-    return text(flag, "INTEGER", meaning)
+app.command("run")(commands.run)
+app.command("problems")(commands.problems)
+app.command("algorithms")(commands.algorithms)
 
 
 def main() -> None:
     """Run the command; whatever the parser refuses is one sentence and exit code 2."""
     try:
         code = app(prog_name="normstorm", standalone_mode=False)
+        sys.stdout.flush()
     except typer.TyperException as error:
-        who = "normstorm plan" if sys.argv[1:2] == ["plan"] else "normstorm"
+        known = [command.name for command in app.registered_commands]
+        who = f"normstorm {sys.argv[1]}" if sys.argv[1:2] and sys.argv[1] in known else "normstorm"
         typer.echo(f"{who}: {error.format_message()}", err=True)
         code = error.exit_code
     except typer.Abort:
-        code = 1
+        code = 130
+    except OSError as error:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  nothing more can be written to the old one
+        typer.echo(f"normstorm: output must be writable; got {error.strerror}", err=True)
+        code = 2
     sys.exit(code)
 
 
@@ -95,7 +89,7 @@ def plan_command(
     try:
         plan, comparison = _answer(context.params)
     except ValueError as error:
-        typer.echo(f"normstorm plan: {_sentence(error)}", err=True)
+        typer.echo(f"normstorm plan: {sentence(error)}", err=True)
         raise typer.Exit(2) from None
     if as_json:
         found = plan.to_dict() | {"comparison": comparison}
@@ -109,7 +103,7 @@ def _answer(given: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     question = _question(given)
     constants = _constants(given)
     path = _chart_path(given["chart"])
-    rule, certificate = given["rule"] or "sharp", given["certificate"]
+    rule, certificate = "sharp" if given["rule"] is None else given["rule"], given["certificate"]
     plan = make_plan(constants, rule=rule, certificate=certificate, **question)
     comparison = _compare(plan, question)
     if path is not None:
@@ -118,7 +112,7 @@ def _answer(given: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
 
 
 def _question(given: dict[str, Any]) -> dict[str, Any]:
-    confidence = _number("confidence", given["confidence"])
+    confidence = to_number("confidence", given["confidence"])
     if given["expectation"] and confidence is not None:
         raise ValueError(
             f"confidence must be left out with --expectation; got confidence={confidence}"
@@ -127,36 +121,15 @@ def _question(given: dict[str, Any]) -> dict[str, Any]:
         confidence = 0.99
     integers = ("horizon", "budget", "batch", "sub_batch")
     return {
-        "target": _number("target", given["target"]),
+        "target": to_number("target", given["target"]),
         "confidence": confidence,
-        **{name: _whole(name, given[name]) for name in integers},
+        **{name: to_whole(name, given[name]) for name in integers},
     }
-
-
-def _number(name: str, given: str | None) -> float | None:
-    try:
-        return None if given is None else float(given)
-    except ValueError:
-        raise ValueError(f"{name} must be a number; got {name}={given}") from None
-
-
-def _whole(name: str, given: str | None) -> int | None:
-    """An integer, in scientific notation too where that is exact: 2e5, not 1.5."""
-    if given is None:
-        return None
-    try:
-        value = Decimal(given)
-    except InvalidOperation:
-        value = Decimal("nan")
-    if not value.is_finite() or value.adjusted() >= MOST_DIGITS or value % 1 != 0:
-        allowed = f"an integer of at most {MOST_DIGITS} digits, such as 200000 or 2e5"
-        raise ValueError(f"{name} must be {allowed}; got {name}={given}")
-    return int(value)
 
 
 def _constants(given: dict[str, Any]) -> Constants:
     values = {} if given["constants"] is None else _from_file(given["constants"])
-    flags = {name: _number(name, given[name]) for name in (*NEEDED, "grad_norm")}
+    flags = {name: to_number(name, given[name]) for name in (*NEEDED, "grad_norm")}
     flags["noise"] = given["noise"]
     values |= {name: value for name, value in flags.items() if value is not None}
     if missing := [name for name in NEEDED if name not in values]:
@@ -172,7 +145,10 @@ def _from_file(file: str) -> dict[str, Any]:
         table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:
         reason = error.strerror
-        raise ValueError(f"constants must be a readable file; got {file} ({reason})") from None
+        shown = file if file else "an empty name"
+        raise ValueError(f"constants must be a readable file; got {shown} ({reason})") from None
+    except RecursionError:
+        raise ValueError(f"constants must be a TOML file of numbers; got {file} (nested too deeply)") from None
     except ValueError as error:
         raise ValueError(f"constants must be a TOML file; got {file} ({error})") from None
     for key, value in table.items():
@@ -192,18 +168,13 @@ def _compare(plan: Plan, question: dict[str, Any]) -> dict[str, Any]:
     try:
         other = make_plan(plan.constants, rule=rule, **question)
     except ValueError as error:
-        return found | {"reason": _sentence(error)}
+        return found | {"reason": sentence(error)}
     for name in ("bound", "certificate", "horizon", "batch", "sub_batch", "sample_gradients"):
         found[name] = getattr(other, name)
     return found | {
         "bound_ratio": other.bound / plan.bound,
         "sample_gradients_ratio": other.sample_gradients / plan.sample_gradients,
     }
-
-
-def _sentence(error: ValueError) -> str:
-    """The command names itself; the name of the function that refused is left out."""
-    return re.sub(r"^[A-Za-z_]+: ", "", str(error))
 
 
 def _chart_path(file: str | None) -> Path | None:

@@ -1,9 +1,9 @@
-"""A plan as tables for a terminal."""
+"""Plans, runs and catalogues as tables for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import RenderableType
@@ -11,6 +11,9 @@ from rich.table import Table
 from rich.text import Text
 
 from normstorm.theory.plan import Plan, round_up
+
+if TYPE_CHECKING:
+    from normstorm.outcome import Outcome
 
 RULES = {"paper": "paper's rule", "sharp": "sharp rule"}
 
@@ -72,3 +75,88 @@ def _comparison(plan: Plan, other: dict[str, Any]) -> Table:
 
 def _ratio(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e15 else f"{value:.4g}"
+
+
+def outcome(found: Outcome) -> Iterator[RenderableType]:
+    """Guarantee, plan, observation beside the bound, certificate, cost and where the page is."""
+    result = found.result
+    yield Text(asked(found))
+    yield Text(result.plan.guarantee)
+    yield _parameters(result.plan)
+    yield _observed(found)
+    yield Text(f"Returned: {result.reason}. {result.promise}")
+    yield Text(result.certificate.guarantee)
+    yield _cost(found)
+    yield from map(Text, result.plan.notes)
+    yield f"report: {found.report}"
+
+
+def asked(found: Outcome) -> str:
+    """The question in a sentence, with what was left to the command."""
+    words = [f"{name} {value}" for name, value in found.question.items() if value is not None]
+    sentence = f"{found.place} ({found.description}): {', '.join(words)}."
+    return f"{sentence} Defaults: {', '.join(found.defaults)}." if found.defaults else sentence
+
+
+def _observed(found: Outcome) -> RenderableType:
+    observed, bound = found.observed, found.result.plan.bound
+    if not found.problem.is_exact:
+        return Text("F is only sampled here: the averages of ||grad F(x_t)|| cannot be observed, only certified.")
+    table = _table(f"Average gradient norm, {observed['seeds']:,} seeds", "", "observed", "bound", "ratio")
+    for label, key in (("median", "median"), ("95 %", "q95"), ("99 %", "q99"), ("maximum", "max")):
+        value = observed["mean_grad_norm"][key]
+        ratio = _ratio(bound / value) if 0 < value < float("inf") else "-"
+        table.add_row(label, round_up(value), round_up(bound), ratio)
+    table.add_row("violations", f"{observed['violations']:,} of {observed['seeds']:,}")
+    table.add_row("diverged", f"{observed['diverged']:,} of {observed['seeds']:,}")
+    return table
+
+
+def _cost(found: Outcome) -> Table:
+    result = found.result
+    table = _table("Cost in sample gradients", "", "", header=False)
+    table.add_row("run of one seed", f"{int(result.trace.cost[0]):,}")
+    table.add_row("fresh samples of the certificate", f"{found.fresh:,}")
+    table.add_row("the returned point", f"{result.sample_gradients:,}")
+    table.add_row("all seeds", f"{int(result.trace.cost.sum()) + found.fresh:,}")
+    table.add_row("seconds, compilation included", f"{found.seconds:.1f}")
+    return table
+
+
+def problems(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    """Names with descriptions, then the constants in both senses."""
+    names = _table("Problems", "name", "dimension", "infimum", "description")
+    names.columns[2].justify = names.columns[3].justify = "left"
+    for row in rows:
+        known = (f"{row['dimension']:,}", row["infimum_kind"]) if "constants" in row else ("-", "-")
+        names.add_row(row["name"], *known, row.get("reason", row["description"]))
+    yield names
+    yield _constants("almost-sure", "Proven almost surely (3A and 4A), at the default start", rows)
+    yield _constants("mean-square", "Proven in mean square (3B and 4B), at the default start", rows)
+    yield Text("Constants are rounded up to three digits; normstorm problems --json has all of them.")
+
+
+def _constants(sense: str, title: str, rows: list[dict[str, Any]]) -> Table:
+    columns = ("L0", "L1", "sigma0", "sigma1", "gap", "grad_norm")
+    table = _table(title, "name", *columns)
+    table.columns[0].no_wrap = True
+    for row in rows:
+        if known := row.get("constants", {}).get(sense):
+            table.add_row(row["name"], *(_known(known[name]) for name in columns))
+    return table
+
+
+def _known(value: float | None) -> str:
+    return "-" if value is None else round_up(value, 3)
+
+
+def algorithms(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+    """One small table for each algorithm."""
+    for row in rows:
+        table = _table(row["name"], "", "", header=False)
+        table.columns[1].justify = "left"
+        table.add_row("what", row["description"])
+        for key in ("cost", "source", "departures"):
+            if row[key]:
+                table.add_row(key, row[key])
+        yield table

@@ -19,7 +19,7 @@ from normstorm.theory.constants import Constants
 
 Loss = Callable[[Any, Any], jax.Array]
 Known = Constants | Callable[[Any], Constants] | None
-NEEDED = ("name", "sample", "grad", "value", "full_grad", "start", "constants")
+NEEDED = ("name", "sample", "grad", "value", "full_grad", "start", "constants", "is_exact", "infimum", "infimum_kind")
 
 
 class _Own:

@@ -1,0 +1,111 @@
+"""Quantiles over seeds against cost, as altair charts of a run.
+
+A diverged seed counts as infinite in every quantile: it is never dropped, and a curve that reaches it ends there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from normstorm.results import Trace
+from normstorm.theory.plan import Plan, round_up
+
+BLUE, ORANGE, RED, GREY = "#3f8fd6", "#d9793b", "#cc4b42", "#888888"
+HEIGHT = 320
+CLOSE = 0.05  # lines nearer than this share of the bound are one line with two names
+NOW, MEAN = "||grad F(x_t)||", "its average over steps 1..t"
+
+
+def gradient_chart(trace: Trace, plan: Plan, target: float | None) -> alt.LayerChart:
+    """||grad F(x_t)|| and its running average, with the bound of the plan and the target as lines."""
+    cost = costs(trace, plan)
+    rows = [*band(cost, trace.grad_norm, NOW), *band(cost, running_average(trace), MEAN)]
+    label = f"proven bound {round_up(plan.bound)}"
+    lines = []
+    if target is not None and abs(target - plan.bound) < CLOSE * plan.bound:
+        label += f", target {target:g}"
+    elif target is not None:
+        lines = [{"y": target, "label": f"target {target:g}", "colour": GREY}]
+    lines.append({"y": plan.bound, "label": label, "colour": RED})
+    return _chart(rows, lines, "gradient norm", {NOW: BLUE, MEAN: ORANGE})
+
+
+def value_chart(trace: Trace, plan: Plan, infimum: float | None, kind: str) -> alt.LayerChart:
+    """F(x_t) minus what is known of its infimum."""
+    title = "F(x_t)" if infimum is None else f"F(x_t) - {'F*' if kind == 'exact' else kind + ' of F'}"
+    values = trace.value if infimum is None else trace.value - infimum
+    return _chart([*band(costs(trace, plan), values, title)], [], title, {title: BLUE})
+
+
+def error_chart(trace: Trace, plan: Plan) -> alt.LayerChart:
+    """||m_t - grad F(x_t)||, the error of the estimate that a step follows."""
+    title = "||m_t - grad F(x_t)||"
+    return _chart([*band(costs(trace, plan), trace.error, title)], [], title, {title: ORANGE})
+
+
+def costs(trace: Trace, plan: Plan) -> np.ndarray:
+    """Sample gradients of steps 1..t at the recorded t, the same for every seed."""
+    found: np.ndarray = plan.batch + (trace.record_steps - 1) * (plan.batch + plan.sub_batch)
+    return found
+
+
+def running_average(trace: Trace) -> np.ndarray:
+    """Averages up to each recorded step: exact at the first and at the last, between them by trapezoids."""
+    steps = trace.record_steps.astype(float)
+    norms: np.ndarray = trace.grad_norm
+    if len(steps) < 2:
+        return norms
+    pieces = (norms[:, 1:] + norms[:, :-1]) / 2 * np.diff(steps) + (norms[:, 1:] - norms[:, :-1]) / 2
+    sums = np.concatenate([norms[:, :1], norms[:, :1] + np.cumsum(pieces, axis=1)], axis=1)
+    averages: np.ndarray = sums / steps
+    averages[:, -1] = trace.mean_grad_norm
+    return averages
+
+
+def band(cost: np.ndarray, values: np.ndarray, series: str) -> Iterator[dict[str, Any]]:
+    """Rows of 5 %, median, 95 % and maximum over the seeds; None where they are infinite."""
+    counted = np.where(np.isfinite(values), values, np.inf)
+    levels = {"low": (0.05, "lower"), "median": (0.5, "higher"), "high": (0.95, "higher"), "maximum": (1.0, "higher")}
+    found = {name: np.quantile(counted, q, axis=0, method=how) for name, (q, how) in levels.items()}  # type: ignore[call-overload]
+    for i, asked in enumerate(cost):
+        row = {name: float(column[i]) for name, column in found.items()}
+        yield {"cost": int(asked), "series": series} | {n: v if np.isfinite(v) else None for n, v in row.items()}
+
+
+def _chart(
+    rows: list[dict[str, Any]], lines: list[dict[str, Any]], title: str, colours: dict[str, str]
+) -> alt.LayerChart:
+    numbers = [v for row in rows for k, v in row.items() if k not in ("cost", "series") and v is not None]
+    kind: Any = "log" if all(v > 0 for v in numbers) else "linear"
+    x = alt.X("cost:Q", title="sample gradients of one seed", scale=alt.Scale(type="log", nice=False), axis=_axis("~s"))
+    scale = alt.Scale(type=kind, zero=False, nice=False)
+    y = {name: alt.Y(f"{name}:Q", title=title, scale=scale, axis=_axis("~g")) for name in ("low", "median", "maximum")}
+    legend = None if len(colours) == 1 else alt.Legend(title=None, orient="top", labelLimit=0)
+    domain = alt.Scale(domain=list(colours), range=list(colours.values()))
+    colour = alt.Color("series:N", scale=domain, legend=legend)
+    tooltip = [alt.Tooltip(f"{n}:Q", format=".4g") for n in ("median", "low", "high", "maximum")]
+    tips = ["series:N", alt.Tooltip("cost:Q", title="sample gradients", format=","), *tooltip]
+    base = alt.Chart(alt.InlineData(values=rows)).encode(x, colour)
+    layers = [
+        base.mark_area(opacity=0.22).encode(y["low"], alt.Y2("high:Q")),
+        base.mark_line(strokeWidth=1, strokeDash=[2, 2]).encode(y["maximum"]),
+        base.mark_line(strokeWidth=2).encode(y["median"]),
+        base.mark_point(opacity=0, size=120).encode(y["median"], tooltip=tips),
+        *(layer for line in lines for layer in _rule(line, scale)),
+    ]
+    return alt.LayerChart(layer=layers, width="container", height=HEIGHT)
+
+
+def _rule(line: dict[str, Any], scale: alt.Scale) -> Iterator[alt.Chart]:
+    over = alt.Chart(alt.InlineData(values=[line]))
+    height = alt.Y("y:Q", scale=scale)
+    yield over.mark_rule(color=line["colour"], strokeWidth=1.5, strokeDash=[6, 4]).encode(height)
+    yield over.mark_text(align="left", x=6, dy=-8, fontSize=12, color=line["colour"]).encode(height, text="label:N")
+
+
+def _axis(form: str) -> alt.Axis:
+    return alt.Axis(format=form, tickCount=6, titlePadding=10)

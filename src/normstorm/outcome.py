@@ -1,0 +1,124 @@
+"""One run of the command as one value: what was asked, what came back, and how to repeat it."""
+
+from __future__ import annotations
+
+import math
+import platform
+import shlex
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import jax
+import numpy as np
+
+from . import __version__
+from .solve import Result
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What the terminal, the JSON object and the page are made of.
+
+    place        as given on the command line;   description  of the problem, in words
+    question     target, budget, confidence, seeds, choose and samples as they were used, None where not given
+    defaults     those of them (and the problem) that the command chose itself
+    seconds      from the question to the certificate, compilation included
+    """
+
+    problem: Any
+    place: str
+    description: str
+    question: dict[str, Any]
+    defaults: tuple[str, ...]
+    result: Result
+    seconds: float
+    date: datetime
+    report: str
+
+    @property
+    def fresh(self) -> int:
+        """Sample gradients asked after the run, for the certificate."""
+        return self.result.sample_gradients - int(self.result.trace.cost[0])
+
+    @property
+    def dimension(self) -> int:
+        return dimension(self.result.x)
+
+    @property
+    def observed(self) -> dict[str, Any]:
+        """None stands for what cannot be observed, where F is only sampled, and for what is infinite."""
+        found = self.result.observed()
+        if not self.problem.is_exact:
+            unknown = dict.fromkeys(found["mean_grad_norm"])
+            return found | {"mean_grad_norm": unknown, "violations": None}
+        return found
+
+    @property
+    def command(self) -> str:
+        """Repeats the run, whatever the defaults become."""
+        given = {name: value for name, value in self.question.items() if value is not None}
+        flags = (word for name, value in given.items() for word in (f"--{name}", str(value)))
+        return shlex.join(["normstorm", "run", self.place, *flags, "--report", self.report])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as JSON-ready values; numbers that are not finite are None."""
+        result = self.result
+        found = {
+            "problem": {
+                "name": self.problem.name,
+                "place": self.place,
+                "description": self.description,
+                "dimension": self.dimension,
+                "infimum": self.problem.infimum,
+                "infimum_kind": self.problem.infimum_kind,
+                "is_exact": self.problem.is_exact,
+            },
+            "question": self.question,
+            "defaults": list(self.defaults),
+            "constants": result.plan.constants.to_dict(),
+            "plan": result.plan.to_dict(),
+            "observed": self.observed,
+            "certificate": result.certificate.to_dict(),
+            "choice": {
+                "rule": self.question["choose"],
+                "reason": result.reason,
+                "promise": result.promise,
+                "x": _listed(result.x),
+            },
+            "sample_gradients": result.sample_gradients,
+            "seconds": self.seconds,
+            "versions": versions(),
+            "command": self.command,
+            "report": self.report,
+        }
+        return {key: _finite(value) for key, value in found.items()}
+
+
+def versions() -> dict[str, str]:
+    return {
+        "normstorm": __version__,
+        "python": platform.python_version(),
+        "numpy": np.__version__,
+        "jax": jax.__version__,
+    }
+
+
+def dimension(x: Any) -> int:
+    """Numbers in a point."""
+    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(x))
+
+
+def _listed(x: Any) -> Any:
+    """An array as lists, any other pytree as a dictionary from paths to lists."""
+    leaves = jax.tree_util.tree_leaves_with_path(x)
+    named = {jax.tree_util.keystr(path): np.asarray(leaf, np.float64).tolist() for path, leaf in leaves}
+    return named.get("", named)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

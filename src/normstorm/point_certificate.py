@@ -1,0 +1,150 @@
+"""An upper bound of ||grad F(x)|| at a given point, from fresh samples alone.
+
+The samples are drawn with keys that no run uses, and evaluated in double precision. Statements and proofs:
+docs/theory/fresh-samples.md.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from .theory.fresh import Sense, Summary, groups_for, samples_for, upper_bound
+from .theory.plan import round_up
+
+Tree = Any
+CHUNK = 2048
+MOST_SAMPLES = 10**8
+# Steps of a run are below 2^30: these keys are nobody else's.
+FRESH = 2**31
+
+
+@dataclass(frozen=True)
+class PointCertificate:
+    """||grad F(x)|| <= upper_bound, with probability at least `confidence` over the fresh samples."""
+
+    upper_bound: float
+    confidence: float
+    samples: int
+    mean_norm: float
+    sense: str
+
+    @property
+    def guarantee(self) -> str:
+        assumption = "4A" if self.sense == "almost-sure" else "4B"
+        return (
+            f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
+            f"most {round_up(self.upper_bound)} at the returned point, if assumptions 2 and {assumption} hold."
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self) | {"guarantee": self.guarantee}
+
+
+def certify(
+    problem: Any,
+    x: Tree,
+    confidence: float = 0.99,
+    samples: int | None = None,
+    *,
+    precision: float | None = None,
+    sense: Sense = "almost-sure",
+    seed: int = 0,
+) -> PointCertificate:
+    """Bound ||grad F(x)|| from fresh samples; x must not depend on them (another `seed` draws others).
+
+    Give `samples`, or `precision`: as many samples as bring the bound within `precision` of the norm of their mean,
+    in the worst case that the noise constants allow at ||grad F(x1)||.
+    sense   "almost-sure" uses assumption 4A, "mean-square" only 4B
+    """
+    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 < confidence < 1:
+        raise ValueError(f"certify: confidence must be a number in (0, 1); got confidence={confidence!r}")
+    if (samples is None) == (precision is None):
+        raise ValueError(
+            "certify: exactly one of samples, precision must be given; "
+            f"got samples={samples!r}, precision={precision!r}"
+        )
+    delta = 1 - confidence
+    noise = problem.constants(None, sense)
+    if samples is None:
+        assert precision is not None
+        if not 0 < precision < math.inf:
+            raise ValueError(f"certify: precision must be a finite number > 0; got precision={precision!r}")
+        samples = samples_for(precision, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
+    samples = sample_count(samples)
+    groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
+    summary = summarise(problem, x, samples, groups, seed)
+    bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense)
+    return PointCertificate(bound, float(confidence), summary.samples, summary.mean_norm, sense)
+
+
+def summarise(problem: Any, x: Tree, samples: int, groups: int, seed: int) -> Summary:
+    """Norms and spread of fresh sample gradients at x, in as many equal groups (a remainder is not drawn)."""
+    with jax.enable_x64(True):
+        point = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
+        key = jax.random.fold_in(jax.random.key(seed), FRESH)
+        each = samples // groups
+        means, scatter = [], 0.0
+        for group in range(groups):
+            total, squares = _group(problem, point, jax.random.fold_in(key, group), each)
+            means.append(total / each)
+            scatter += squares
+    stacked = np.array(means)
+    mean = stacked.mean(axis=0)
+    scatter += each * float(((stacked - mean) ** 2).sum())
+    n = each * groups
+    norms = tuple(float(np.linalg.norm(m)) for m in means)
+    return Summary(n, float(np.linalg.norm(mean)), scatter / max(n - 1, 1), norms if groups > 1 else ())
+
+
+def _group(problem: Any, x: Tree, key: jax.Array, n: int) -> tuple[np.ndarray, float]:
+    """The sum of n sample gradients and the sum of their squared distances from their mean, chunk by chunk."""
+    # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
+    known = not jax.tree_util.all_leaves([problem])
+    gradients_of = _compiled_gradients if known else _gradients
+    total, count, scatter = None, 0, 0.0
+    while count < n:
+        size = min(CHUNK, n - count)
+        gradients = np.asarray(gradients_of(problem, x, jax.random.fold_in(key, count), size))
+        part = gradients.sum(axis=0)
+        scatter += float(((gradients - part / size) ** 2).sum())
+        if total is None:
+            total = part
+        else:  # Chan's update of a sum of squares
+            gap = part / size - total / count
+            scatter += float(gap @ gap) * size * count / (size + count)
+            total = total + part
+        count += size
+    assert total is not None
+    return total, scatter
+
+
+def _gradients(problem: Any, x: Tree, key: jax.Array, n: int) -> jax.Array:
+    """(n, d): one row for the gradient at each of n samples."""
+    batch = problem.sample(key, n)
+
+    def one(sample: Tree) -> jax.Array:
+        gradient = problem.grad(x, jax.tree.map(lambda leaf: leaf[None], sample))
+        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
+
+    return jax.vmap(one)(batch)
+
+
+_compiled_gradients = jax.jit(_gradients, static_argnums=3)
+
+
+def sample_count(samples: Any) -> int:
+    """A number of fresh samples that can be drawn."""
+    try:
+        number = None if isinstance(samples, bool) else operator.index(samples)
+    except TypeError:
+        number = None
+    if number is None or not 2 <= number <= MOST_SAMPLES:
+        raise ValueError(f"certify: samples must be an integer in [2, {MOST_SAMPLES:.0e}]; got samples={samples!r}")
+    return number

@@ -1,0 +1,237 @@
+"""A run as one page that needs nothing else: charts, tables, and the command that repeats it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import altair
+import vl_convert
+
+from . import curves, files
+from .outcome import Outcome, versions
+from .theory.constants import Constants
+from .theory.plan import round_up
+
+Row = tuple[str, ...]
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+CONFIG = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "axis": {"gridColor": "#888", "gridOpacity": 0.2, "domainColor": "#888", "tickColor": "#888"}
+    | {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"},
+    "legend": {"labelFontSize": 13, "symbolStrokeWidth": 3, "symbolType": "stroke", "symbolOpacity": 1},
+    "view": {"stroke": None},
+}
+QUANTILES = "Median (line), 5 % to 95 % (band) and maximum (dotted) of the seeds."
+MOST_LISTED = 20
+
+
+def save(found: Outcome, path: Path) -> None:
+    """Write the page; the file is whole or not there."""
+    files.write(path, page(found).encode("utf-8"))
+
+
+def page(found: Outcome) -> str:
+    """The whole page. Every string that is not this module's own is escaped."""
+    title = f"{found.problem.name}, {found.date:%d %B %Y}"
+    body = "\n".join(_sections(found))
+    style = resources.files("normstorm").joinpath("report.css").read_text(encoding="utf-8")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>normstorm run: {escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<h1>{escape(found.problem.name)} <small>{found.date:%d %B %Y, %H:%M}</small></h1>
+{body}
+</main>
+{_scripts(found)}
+</body>
+</html>
+"""
+
+
+def _sections(found: Outcome) -> Iterator[str]:
+    result = found.result
+    yield f"<p>{escape(summary(found))}</p>"
+    yield _tiles(found)
+    if found.problem.is_exact:
+        yield _figure("gradient", "Gradient norm against cost", _gradient_caption(found))
+        yield _figure("value", "Value against cost", QUANTILES)
+        yield _figure("error", "Error of the estimate against cost", f"How far m_t is from grad F(x_t). {QUANTILES}")
+    yield _table("Observed beside guaranteed", ("", "observed", "guaranteed"), observed_rows(found))
+    yield _diverged(found)
+    yield _table("The returned point", ("", ""), choice_rows(found))
+    yield _table("Certificate from fresh samples", ("", ""), certificate_rows(found))
+    yield _table("Plan", ("", ""), plan_rows(found))
+    terms = [(t.name, f"{t.value:.4g}", f"{t.value / result.plan.bound:.1%}", t.meaning) for t in result.plan.terms]
+    yield _table("What the bound is made of", ("term", "value", "share", "meaning"), terms)
+    yield _table("Constants", ("constant", "value", "assumption"), constant_rows(result.plan.constants))
+    yield _table("Versions", ("", ""), [*versions().items()])
+    yield f"<h2>Repeat it</h2>\n<pre>{escape(found.command)}</pre>"
+
+
+def summary(found: Outcome) -> str:
+    """One paragraph in words."""
+    plan, certificate, seen = found.result.plan, found.result.certificate, found.observed
+    parts = [
+        f"Normalized STORM on {found.place}: {found.description}, {found.dimension:,} unknowns, {seen['seeds']:,} "
+        f"seeds of {plan.horizon:,} steps in {found.seconds:.1f} seconds.",
+        plan.guarantee,
+    ]
+    if found.problem.is_exact:
+        largest = seen["mean_grad_norm"]["max"]
+        parts.append(
+            f"Observed: the largest average over the seeds is {round_up(largest)}; {seen['violations']:,} of "
+            f"{seen['seeds']:,} seeds exceed the bound."
+        )
+    else:
+        parts.append("F is only sampled here, so averages of ||grad F(x_t)|| are not observable.")
+    parts.append(certificate.guarantee)
+    return " ".join(parts)
+
+
+def _tiles(found: Outcome) -> str:
+    plan, seen = found.result.plan, found.observed
+    tiles = [("proven bound of the average", round_up(plan.bound))]
+    if found.problem.is_exact:
+        tiles.append(("largest average observed", round_up(seen["mean_grad_norm"]["max"])))
+        tiles.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}"))
+    tiles.append(("certified at the returned point", round_up(found.result.certificate.upper_bound)))
+    tiles.append(("sample gradients for that point", f"{found.result.sample_gradients:,}"))
+    cells = "".join(f"<div><dd>{escape(value)}</dd><dt>{escape(label)}</dt></div>" for label, value in tiles)
+    return f'<dl class="tiles">{cells}</dl>'
+
+
+def _gradient_caption(found: Outcome) -> str:
+    return (
+        f"{QUANTILES} The bound speaks of the average at the last step, t = {found.result.plan.horizon:,}. Averages "
+        "are exact at the first and at the last step and by trapezoids between the recorded steps elsewhere."
+    )
+
+
+def _figure(name: str, title: str, caption: str) -> str:
+    return (
+        f'<figure><h2>{escape(title)}</h2><div class="chart" id="{name}"></div>'
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def observed_rows(found: Outcome) -> list[Row]:
+    plan, seen = found.result.plan, found.observed
+    if not found.problem.is_exact:
+        return [("average of ||grad F(x_t)||", "not observable: F is only sampled", f"at most {round_up(plan.bound)}")]
+    promise = f"at most {round_up(plan.bound)}"
+    labels = {"median": "median of the seeds", "q95": "95 %", "q99": "99 %", "max": "maximum"}
+    rows: list[Row] = [(labels[key], round_up(seen["mean_grad_norm"][key]), promise) for key in labels]
+    share = "none promised" if plan.confidence is None else f"at most {1 - plan.confidence:.4g} of the seeds, expected"
+    rows.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}", share))
+    rows.append(("diverged seeds", f"{seen['diverged']:,} of {seen['seeds']:,}", "counted as above the bound"))
+    return rows
+
+
+def _diverged(found: Outcome) -> str:
+    trace = found.result.trace
+    lost = [(int(s), int(t)) for s, t in zip(trace.seeds, trace.diverged_at, strict=True) if t > 0]
+    if not lost:
+        return ""
+    rows: list[Row] = [(f"{seed}", f"{step:,}") for seed, step in lost[:MOST_LISTED]]
+    more = f"<p>And {len(lost) - MOST_LISTED:,} more.</p>" if len(lost) > MOST_LISTED else ""
+    return _table("Diverged seeds", ("seed", "step of the first number that is not finite"), rows) + more
+
+
+def choice_rows(found: Outcome) -> list[Row]:
+    result = found.result
+    return [
+        ("rule", str(found.question["choose"])),
+        ("why this point", result.reason),
+        ("what the plan promises for it", result.promise),
+        ("what fresh samples certify of it", result.certificate.guarantee),
+    ]
+
+
+def certificate_rows(found: Outcome) -> list[Row]:
+    certificate = found.result.certificate
+    return [
+        ("||grad F(x)|| is at most", round_up(certificate.upper_bound)),
+        ("confidence", f"{certificate.confidence:.12g}"),
+        ("fresh samples at the point", f"{certificate.samples:,}"),
+        ("norm of their mean gradient", f"{certificate.mean_norm:.4g}"),
+        ("noise", f"{certificate.sense} (assumption {'4A' if certificate.sense == 'almost-sure' else '4B'})"),
+    ]
+
+
+def plan_rows(found: Outcome) -> list[Row]:
+    plan = found.result.plan
+    return [
+        ("guarantee", plan.guarantee),
+        ("certificate, rule", f"{plan.certificate}, {plan.rule}"),
+        ("alpha = 1 - beta", f"{plan.alpha!r}"),
+        ("step size eta", f"{plan.eta!r}"),
+        ("horizon T", f"{plan.horizon:,}"),
+        ("batch K, sub-batch k", f"{plan.batch:,}, {plan.sub_batch:,}"),
+        ("sample gradients of one seed", f"{plan.sample_gradients:,}"),
+        *(("note", note) for note in plan.notes),
+    ]
+
+
+def constant_rows(known: Constants) -> list[Row]:
+    letter = "B" if known.noise == "mean-square" else "A"
+    sense = "in mean square" if letter == "B" else "almost surely"
+    first = "not given" if known.grad_norm is None else f"{known.grad_norm:.6g}"
+    return [
+        ("L0", f"{known.L0:.6g}", f"3{letter}, smoothness {sense}: constant part"),
+        ("L1", f"{known.L1:.6g}", f"3{letter}, smoothness {sense}: per unit of ||grad F||"),
+        ("sigma0", f"{known.sigma0:.6g}", f"4{letter}, noise {sense}: constant part"),
+        ("sigma1", f"{known.sigma1:.6g}", f"4{letter}, noise {sense}: per unit of ||grad F||"),
+        ("gap", f"{known.gap:.6g}", "1, F bounded below: F(x1) - F* or an upper bound of it"),
+        ("grad norm", first, "||grad F(x1)|| at the start, or an upper bound of it"),
+    ]
+
+
+def _table(title: str, head: Row, rows: Sequence[Row]) -> str:
+    def cells(tag: str, row: Row) -> str:
+        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+    top = f"<thead><tr>{cells('th', head)}</tr></thead>" if any(head) else ""
+    lines = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
+    kind = "" if any(head) else ' class="pairs"'
+    return f"<h2>{escape(title)}</h2>\n<table{kind}>{top}<tbody>\n{lines}\n</tbody></table>"
+
+
+def _scripts(found: Outcome) -> str:
+    if not found.problem.is_exact:
+        return ""
+    trace, plan, problem = found.result.trace, found.result.plan, found.problem
+    charts = {
+        "gradient": curves.gradient_chart(trace, plan, found.question["target"]),
+        "value": curves.value_chart(trace, plan, problem.infimum, problem.infimum_kind),
+        "error": curves.error_chart(trace, plan),
+    }
+    calls = "\n".join(_call(name, chart.to_dict()) for name, chart in charts.items())
+    return f"<script>{_library()}</script>\n<script>\n{calls}\n</script>"
+
+
+@cache
+def _library() -> str:
+    """Vega, which draws the charts in the reader's browser."""
+    version = altair.SCHEMA_VERSION.rpartition(".")[0]
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+
+
+def _call(name: str, spec: dict[str, Any]) -> str:
+    options = {"renderer": "svg", "actions": False}
+    text = json.dumps(spec | {"config": CONFIG}, allow_nan=False).replace("<", "\\u003c")
+    return f'vegaEmbed("#{name}", {text}, {json.dumps(options)});'

@@ -1,0 +1,257 @@
+"""The main job: plan, run, choose a point, certify it.
+
+What each rule of choice guarantees, B being the plan's bound of the average of ||grad F(x_t)|| over t = 1..T, which
+holds with probability at least 1 - delta:
+
+two-phase   R candidates, one uniformly random iterate from each of R slices of 1..T, fresh samples at each, and the
+            candidate with the smallest fresh-sample bound. By Markov's inequality in each slice and the inequality of
+            the means, all R candidates exceed c B with probability at most c^-R x (slices' inequality), so with
+            c = delta^(-1/R) one of them is at most c B with probability about 1 - 2 delta; and the bound printed for
+            the returned point holds with probability at least 1 - delta, whatever happened before.
+random      a uniformly random iterate: over the choice of t, the mean of ||grad F(x_t)|| is the average, hence <= B
+smallest    the iterate with the smallest ||m_t||: no promise before the run; the fresh-sample bound after it
+last        x_{T+1}: no promise before the run; the fresh-sample bound after it
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from .engine.algorithms import from_plan
+from .engine.run import run
+from .point_certificate import PointCertificate, certify, sample_count
+from .results import Trace
+from .theory.fresh import Sense, samples_for
+from .theory.plan import Plan, round_up
+from .theory.planner import plan as make_plan
+
+Tree = Any
+CHOICES = ("two-phase", "random", "smallest", "last")
+CANDIDATES = 8
+LONGEST = 2**30
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `minimize` returns.
+
+    x             the chosen point, of the first seed;   reason  why this one
+    plan          parameters and what was guaranteed before the run
+    promise       what the plan's bound says of the chosen point, in a sentence
+    certificate   what fresh samples certify of it after the run
+    trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
+    """
+
+    x: Tree
+    reason: str
+    plan: Plan
+    promise: str
+    certificate: PointCertificate
+    trace: Trace
+    sample_gradients: int
+
+    @property
+    def violations(self) -> int:
+        """Seeds whose average gradient norm exceeds the plan's bound, diverged ones included; unknown ones are not."""
+        return int(np.sum(self.trace.mean_grad_norm > self.plan.bound))
+
+    def observed(self) -> dict[str, Any]:
+        """Quantiles over seeds of the average gradient norm, beside the bound."""
+        means = self.trace.mean_grad_norm
+        median, q95, q99 = (float(np.quantile(means, q, method="higher")) for q in (0.5, 0.95, 0.99))
+        return {
+            "seeds": len(means),
+            "diverged": int(np.sum(self.trace.diverged_at > 0)),
+            "mean_grad_norm": {"median": median, "q95": q95, "q99": q99, "max": float(means.max())},
+            "violations": self.violations,
+        }
+
+
+def minimize(
+    problem: Any,
+    x0: Tree | None = None,
+    *,
+    target: float | None = None,
+    budget: int | None = None,
+    plan: Plan | None = None,
+    confidence: float | None = None,
+    seeds: int | Sequence[int] = 1,
+    choose: str = "two-phase",
+    samples: int | None = None,
+    progress: bool | Callable[[int, int], None] = True,
+    checkpoint: str | os.PathLike[str] | None = None,
+) -> Result:
+    """Minimise a problem with proven constants: plan, run Normalized STORM, choose a point and certify it.
+
+    x0           the starting point; the problem's own if not given
+    target | budget | plan    exactly one: see `normstorm.plan`
+    confidence   of the plan and of the certificate; 0.99, or the given plan's
+    seeds        how many runs, or which; the point is the first one's, the others show the spread
+    choose       two-phase, random, smallest or last (this module's text says what each guarantees)
+    samples      fresh samples at each point that is certified; by default enough for a tenth of the bound, within a
+                 tenth of the run's cost
+    progress     a bar on a terminal, or a function of (steps done, steps)
+    checkpoint   a file that is resumed if it exists and kept up to date
+    """
+    if samples is not None:
+        sample_count(samples)
+    if choose not in CHOICES:
+        raise ValueError(f"minimize: choose must be one of {', '.join(CHOICES)}; got choose={choose!r}")
+    x1 = problem.start() if x0 is None else x0
+    found = _planned(problem, x1, target, budget, plan, confidence)
+    level = found.confidence if found.confidence is not None else (0.99 if confidence is None else confidence)
+    sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
+    if found.horizon > LONGEST:
+        raise ValueError(
+            f"minimize: target and budget must lead to at most {LONGEST} steps; got a plan of {found.horizon} steps"
+        )
+    with _Progress(progress) as shown:
+        trace = run(
+            problem,
+            from_plan(found),
+            x1,
+            found.horizon,
+            seeds,
+            candidates=CANDIDATES,
+            average=problem.is_exact,
+            progress=shown,
+            checkpoint=checkpoint,
+            fingerprint=fingerprint(problem),
+        )
+    each = samples if samples is not None else default_samples(found, sense)
+    x, reason, certificate, fresh = _choose(problem, trace, choose, level, each, sense)
+    promise = _promise(found, choose, found.horizon)
+    return Result(x, reason, found, promise, certificate, trace, int(trace.cost[0]) + fresh)
+
+
+def default_samples(plan: Plan, sense: Sense) -> int:
+    """Enough for a certificate within a tenth of the bound, but at most a tenth of the run's cost and at least 64."""
+    c = plan.constants
+    delta = 0.01 if plan.confidence is None else 1 - plan.confidence
+    wanted = samples_for(plan.bound / 10, plan.bound, c.sigma0, c.sigma1, delta / CANDIDATES, sense)
+    return int(min(max(wanted, 64), max(plan.sample_gradients // (10 * CANDIDATES), 64)))
+
+
+def fingerprint(problem: Any) -> str:
+    """A name for the problem that changes with its data: checkpoints of another problem are refused by it."""
+    content = hashlib.sha256(str(problem.name).encode())
+    for leaf in jax.tree.leaves(problem):
+        if isinstance(leaf, np.ndarray | jax.Array | int | float):
+            content.update(np.asarray(leaf).tobytes())
+    return f"{problem.name}-{content.hexdigest()[:16]}"
+
+
+def _planned(
+    problem: Any, x1: Tree, target: float | None, budget: int | None, plan: Plan | None, confidence: float | None
+) -> Plan:
+    if plan is not None:
+        if target is not None or budget is not None:
+            raise ValueError(
+                f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, "
+                f"budget={budget!r} and a plan"
+            )
+        if confidence is not None and plan.confidence is not None and confidence != plan.confidence:
+            raise ValueError(
+                f"minimize: confidence must be left out or the plan's, {plan.confidence}; got confidence={confidence}"
+            )
+        return plan
+    if (target is None) == (budget is None):
+        raise ValueError(
+            f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, budget={budget!r}"
+        )
+    level = 0.99 if confidence is None else confidence
+    return make_plan(problem.constants(x1, "almost-sure"), target=target, budget=budget, confidence=level)
+
+
+def _choose(
+    problem: Any, trace: Trace, choose: str, confidence: float, samples: int, sense: Sense
+) -> tuple[Tree, str, PointCertificate, int]:
+    """(point, reason, certificate, fresh sample gradients) for the first seed."""
+
+    def first(tree: Tree) -> Tree:
+        return jax.tree.map(lambda leaf: leaf[0], tree)
+
+    if choose == "two-phase":
+        candidates = first(trace.candidates.x)
+        steps = trace.candidates.step[0]
+        share = 1 - (1 - confidence) / len(steps)
+        certificates = [
+            certify(problem, jax.tree.map(lambda leaf, j=j: leaf[j], candidates), share, samples, sense=sense, seed=j)
+            for j in range(len(steps))
+        ]
+        best = int(np.argmin([c.upper_bound for c in certificates]))
+        chosen = certificates[best]
+        joint = PointCertificate(chosen.upper_bound, confidence, chosen.samples, chosen.mean_norm, sense)
+        reason = (
+            f"x_t with t = {steps[best]}, the best of {len(steps)} random iterates by the bound from {chosen.samples} "
+            "fresh samples at each"
+        )
+        return jax.tree.map(lambda leaf: leaf[best], candidates), reason, joint, sum(c.samples for c in certificates)
+    if choose == "last":
+        point, reason = first(trace.last), "the last iterate"
+    else:
+        pick = trace.uniform if choose == "random" else trace.smallest
+        what = "t uniformly random" if choose == "random" else "the smallest estimate ||m_t||"
+        point, reason = first(pick.x), f"x_t with t = {pick.step[0]}: {what}"
+    certificate = certify(problem, point, confidence, samples, sense=sense)
+    return point, reason, certificate, certificate.samples
+
+
+def _promise(plan: Plan, choose: str, T: int) -> str:
+    """What the plan's bound says of the chosen point before any gradient is asked."""
+    if choose == "random":
+        event = "" if plan.confidence is None else f"With probability at least {plan.confidence!r} over the run, "
+        mean = f"the mean of ||grad F|| at the returned point, over the choice of t, is at most {round_up(plan.bound)}."
+        return event + (mean if event else mean.capitalize())
+    if choose != "two-phase":
+        return "The plan's bound promises nothing for this choice; the certificate from fresh samples does."
+    R = min(CANDIDATES, T)
+    delta = 0.01 if plan.confidence is None else 1 - plan.confidence
+    # Slices of unequal length weigh unequally in the average; T // R is the shortest.
+    uneven = T / (R * (T // R))
+    factor = uneven * delta ** (-1 / R)
+    if plan.confidence is None:
+        return f"In expectation the average over the {R} candidates is at most {round_up(uneven * plan.bound)}."
+    return (
+        f"With probability at least {1 - 2 * delta:.12g}, one of the {R} candidates has ||grad F|| at most "
+        f"{round_up(factor * plan.bound)}."
+    )
+
+
+class _Progress:
+    """A rich bar with rate and remaining time on a terminal, a caller's function, or nothing."""
+
+    def __init__(self, wanted: bool | Callable[[int, int], None]) -> None:
+        self.wanted = wanted
+        self.bar: Any = None
+
+    def __enter__(self) -> Callable[[int, int], None] | None:
+        if callable(self.wanted):
+            return self.wanted
+        if not self.wanted or not os.isatty(2):
+            return None
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
+        self.bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
+        self.bar.start()
+        task = self.bar.add_task("run", total=None, rate="")
+
+        def show(done: int, steps: int) -> None:
+            speed = self.bar.tasks[0].speed
+            rate = "" if speed is None else f"{speed:,.0f} steps/s"
+            self.bar.update(task, total=steps, completed=done, rate=rate)
+
+        return show
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()

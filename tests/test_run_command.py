@@ -1,0 +1,299 @@
+"""`normstorm run`, `problems` and `algorithms`: what they print, write and refuse, and how a run is interrupted."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from datetime import UTC, datetime
+from html.parser import HTMLParser
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import own
+import pytest
+
+from normstorm import Constants, minimize, plan
+from normstorm.catalogue import CATALOGUE
+from normstorm.cli import main
+from normstorm.outcome import Outcome
+from normstorm.problems.registry import PROBLEMS
+from normstorm.report import page
+from normstorm.theory.plan import round_up
+
+OWN = f"{Path(own.__file__)}:problem"
+SAME = ["quadratic", "--target", "0.5", "--confidence", "0.95", "--seeds", "4", "--samples", "200"]
+HOSTILE = "<script>alert(1)</script> & mine"
+OBSERVED = {"median", "q95", "q99", "max"}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def precision() -> Iterator[None]:
+    """The command switches to double precision for its process; other tests keep theirs."""
+    before = jax.config.jax_enable_x64
+    yield
+    jax.config.update("jax_enable_x64", before)
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Call the command in an empty directory: (exit code, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def call(*words: object) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["normstorm", *map(str, words)])
+        with pytest.raises(SystemExit) as done:
+            main()
+        out, err = capsys.readouterr()
+        return done.value.code or 0, out, err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def outcome() -> Outcome:
+    """The run of `SAME`, without the command."""
+    problem = PROBLEMS["quadratic"].make()
+    with jax.enable_x64(True):
+        result = minimize(problem, target=0.5, confidence=0.95, seeds=4, samples=200, progress=False)
+    question = {"target": 0.5, "budget": None, "confidence": 0.95, "seeds": 4, "choose": "two-phase", "samples": 200}
+    date = datetime(2026, 1, 2, tzinfo=UTC)
+    return Outcome(problem, "quadratic", "a <b>sum</b>", question, ("choose",), result, 1.5, date, "page.html")
+
+
+class Page(HTMLParser):
+    """Text outside scripts, and what would be loaded."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.loads: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.loads += [f"{tag} {name}={value}" for name, value in attrs if name in ("src", "href")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if not {"script", "style"} & set(self.open):
+            self.words += data.split()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words)
+
+
+def test_json_is_the_run(run, outcome: Outcome) -> None:
+    code, out, err = run("run", *SAME, "--json", "--report", "page.html")
+    found = json.loads(out)
+    expected = json.loads(json.dumps(outcome.to_dict()))
+    assert (code, err) == (0, "") and found.keys() == expected.keys()
+    differ = {key for key in found if found[key] != expected[key]}
+    assert differ == {"problem", "seconds"}, "the description and the clock alone are the fixture's own"
+    constants = outcome.problem.constants()
+    assert found["constants"] == constants.to_dict()
+    assert found["plan"] == json.loads(json.dumps(plan(constants, target=0.5, confidence=0.95).to_dict()))
+    assert found["observed"]["seeds"] == 4 and found["observed"]["mean_grad_norm"].keys() == OBSERVED
+    assert found["certificate"]["confidence"] == 0.95 and found["certificate"]["samples"] == 200
+    assert found["sample_gradients"] == found["plan"]["sample_gradients"] + 8 * 200
+    assert found["versions"].keys() == {"normstorm", "python", "numpy", "jax"} and found["seconds"] > 0
+    assert [path.name for path in Path.cwd().iterdir()] == ["page.html"]
+
+
+def test_a_users_file(run) -> None:
+    words = ["--target", "0.5", "--seeds", "2", "--samples", "100", "--choose", "last", "--json"]
+    code, out, err = run("run", OWN, *words)
+    found = json.loads(out)
+    assert (code, err) == (0, "")
+    assert found["constants"] == own.KNOWN.to_dict() and found["plan"]["confidence"] == 0.99
+    assert found["problem"]["name"] == own.NAME and found["problem"]["dimension"] == 3
+    true = np.linalg.norm(np.array(found["choice"]["x"]) - own.ROWS.mean(axis=0))
+    assert 0 < true <= found["certificate"]["upper_bound"]
+    text = Path("build/run.html").read_text(encoding="utf-8")
+    assert own.NAME not in text and own.NAME in Page(text).text
+
+
+def test_table(run, outcome: Outcome) -> None:
+    code, out, err = run("run", *SAME, "--no-progress")
+    shown = " ".join(out.split())
+    result = outcome.result
+    assert (code, err) == (0, "")
+    for sentence in (result.plan.guarantee, result.certificate.guarantee, result.promise, "Defaults: choose."):
+        assert sentence in shown
+    assert f"maximum {round_up(outcome.observed['mean_grad_norm']['max'])} {round_up(result.plan.bound)}" in shown
+    assert "violations 0 of 4" in shown and f"the returned point {result.sample_gradients:,}" in shown
+    assert out.splitlines()[-1] == "report: build/run.html" and Path("build/run.html").is_file()
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert "\x1b" not in out
+
+
+def test_page_stands_alone_and_escapes(outcome: Outcome) -> None:
+    hostile = SimpleNamespace(name=HOSTILE, is_exact=True, infimum=0.0, infimum_kind="exact")
+    outcome = replace(outcome, problem=hostile, place=f"{HOSTILE}.py:x", report='"><img src=x>.html')
+    text = page(outcome)
+    found = Page(text)
+    assert found.loads == [] and found.open == []
+    assert not re.search(r"(import|from|@import|url)\s*\(?['\"]?https?:", text)
+    assert "default-src 'none'" in text
+    assert HOSTILE in found.text and "a <b>sum</b>" in found.text
+    assert HOSTILE not in text and "<b>" not in text
+    plan_, certificate = outcome.result.plan, outcome.result.certificate
+    for sentence in (plan_.guarantee, certificate.guarantee, outcome.result.promise, outcome.command):
+        assert sentence in found.text
+    assert repr(plan_.eta) in found.text and all(term.meaning in found.text for term in plan_.terms)
+    assert f"proven bound {round_up(plan_.bound)}" in text
+    assert jax.__version__ in found.text and np.__version__ in found.text
+    assert [name for name in ("gradient", "value", "error") if f'vegaEmbed("#{name}"' not in text] == []
+
+
+def test_diverged_seeds_are_shown(outcome: Outcome) -> None:
+    trace = outcome.result.trace
+    lost = np.array([0, 0, 17, 0])
+    means = np.where(lost > 0, np.inf, trace.mean_grad_norm)
+    norms = np.where((lost > 0)[:, None] & (trace.record_steps >= 17), np.nan, trace.grad_norm)
+    broken = replace(trace, diverged_at=lost, mean_grad_norm=means, grad_norm=norms, value=norms, error=norms)
+    found = replace(outcome, result=replace(outcome.result, trace=broken))
+    shown = Page(page(found)).text
+    assert "diverged seeds 1 of 4" in shown and "seeds above the bound 1 of 4" in shown
+    assert "Diverged seeds seed step of the first number that is not finite 2 17" in shown
+    observed = found.to_dict()["observed"]
+    assert observed["violations"] == observed["diverged"] == 1
+    assert observed["mean_grad_norm"]["max"] is None and observed["mean_grad_norm"]["median"] > 0
+
+
+def test_sampled_problems_say_what_cannot_be_seen(outcome: Outcome) -> None:
+    blind = SimpleNamespace(name="blind", is_exact=False, infimum=None, infimum_kind="unknown")
+    trace = replace(outcome.result.trace, mean_grad_norm=np.full(4, np.nan))
+    found = replace(outcome, problem=blind, result=replace(outcome.result, trace=trace))
+    shown = Page(page(found)).text
+    assert "not observable" in shown and outcome.result.certificate.guarantee in shown
+    assert "vegaEmbed" not in page(found)
+    observed = json.loads(json.dumps(found.to_dict(), allow_nan=False))["observed"]
+    assert observed["mean_grad_norm"] == dict.fromkeys(OBSERVED) and observed["violations"] is None
+
+
+def test_interrupted_and_resumed(run, tmp_path: Path) -> None:
+    words = ["run", *SAME, "--json", "--report", "page.html", "--checkpoint", "run.ckpt"]
+    # SIGINT from inside, after the first chunk of steps: no clock is needed.
+    code = "import os, signal, sys, normstorm.solve as s; from normstorm.cli import main\n"
+    code += "s._Progress.__enter__ = lambda self: lambda done, steps: os.kill(os.getpid(), signal.SIGINT)\n"
+    code += "sys.argv = ['normstorm', *sys.argv[1:]]; main()"
+    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+    sentence = "normstorm run: interrupted; the same command resumes from run.ckpt\n"
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", sentence)
+    assert [path.name for path in tmp_path.iterdir()] == ["run.ckpt"]
+
+    _, whole, _ = run(*words[:-2])
+    code, resumed, err = run(*words)
+    assert (code, err) == (0, "")
+    differ = {key for key, value in json.loads(whole).items() if json.loads(resumed)[key] != value}
+    assert differ <= {"seconds"}
+
+    code, out, err = run(*words, "--seeds", 3)
+    assert (code, out) == (2, "") and err.startswith("normstorm run: run.ckpt must belong to this run")
+    (tmp_path / "run.ckpt").write_bytes(b"something else")
+    code, out, err = run(*words)
+    assert (code, out) == (2, "") and err.startswith("normstorm run: run.ckpt must be an undamaged safetensors file")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [([], "nothing is kept"), (["--checkpoint", "no.ckpt"], "the same command starts anew")],
+)
+def test_interrupted_with_nothing_to_resume(run, monkeypatch, words: list[str], sentence: str) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("normstorm.solve.minimize", interrupt)
+    code, out, err = run("run", *SAME, *words)
+    assert (code, out) == (130, "") and err.startswith("normstorm run: interrupted; ") and sentence in err
+    assert list(Path.cwd().iterdir()) == []
+
+
+REFUSALS = [
+    ("nowhere --target 1", "problem must be path/to/file.py:name or one of dro-regression, "),
+    ("no.py:problem --target 1", "problem must name an existing Python file"),
+    (f"{own.__file__}:nothing --target 1", "problem must name something that the file defines"),
+    (f"{own.__file__}:without_constants --target 1", "constants must be given to from_loss"),
+    (f"{own.__file__}:raises --target 1", "got TypeError at line "),
+    ("quadratic", "exactly one of target, budget must be given; got neither"),
+    ("quadratic --target 1 --budget 9", "exactly one of target, budget must be given; got target=1.0, budget=9"),
+    ("quadratic --target abc", "target must be a number; got target=abc"),
+    ("quadratic --target -1", "target must be a finite number > 0"),
+    ("quadratic --target nan", "target must be a finite number > 0"),
+    ("quadratic --budget 1.5", "budget must be an integer of at most 30 digits"),
+    ("quadratic --budget 0", "budget must be an integer in [1, "),
+    ("quadratic --target 1e-3", "target and budget must lead to at most "),
+    ("quadratic --target 1 --confidence 1", "confidence must be a number in (0, 1)"),
+    ("quadratic --target 1 --confidence x", "confidence must be a number; got confidence=x"),
+    ("quadratic --target 1 --seeds 0", "seeds must be an integer in [1, 100000]; got seeds=0"),
+    ("quadratic --target 1 --seeds many", "seeds must be an integer of at most 30 digits"),
+    ("quadratic --target 1 --samples 1", "samples must be an integer in [2, 100000000]; got samples=1"),
+    ("quadratic --target 1 --choose best", "choose must be one of two-phase, random, smallest, last"),
+    ("quadratic --target 1 --report page.pdf", "report must end in .html; got page.pdf"),
+    ("quadratic --target 1 --report no/page.html", "report must lie in an existing directory"),
+    ("quadratic --target 1 --report folder.html", "report must be a writable file; got folder.html"),
+    ("quadratic --target 1 --checkpoint no/run.ckpt", "checkpoint must lie in an existing directory"),
+    ("quadratic --target 1 --checkpoint folder.html", "checkpoint must be a writable file"),
+    ("quadratic --target 1 --frobnicate", "No such option: --frobnicate"),
+]
+
+
+@pytest.mark.parametrize(("words", "sentence"), REFUSALS)
+def test_refusals(run, words: str, sentence: str) -> None:
+    Path("folder.html").mkdir()
+    code, out, err = run("run", *words.split())
+    assert (code, out) == (2, "")
+    assert err.startswith("normstorm run: ") and sentence in err and err.count("\n") == 1
+    assert [path.name for path in Path.cwd().iterdir()] == ["folder.html"]
+
+
+def test_defaults_are_for_the_default_problem(run, monkeypatch) -> None:
+    asked = {}
+
+    def remember(problem: object, **question: object) -> None:
+        asked.update(question, name=problem.name)
+        raise ValueError("minimize: enough")
+
+    monkeypatch.setattr("normstorm.solve.minimize", remember)
+    assert run("run") == (2, "", "normstorm run: enough\n")
+    assert asked["name"] == "dro-regression" and asked["target"] > 0 and asked["seeds"] > 1
+    start = PROBLEMS["dro-regression"].make().constants()
+    assert asked["target"] < start.grad_norm, "the default must promise more than the start has"
+    run("run", "--budget", 1000)
+    assert asked["target"] is None and asked["budget"] == 1000
+
+
+def test_problems(run) -> None:
+    code, out, err = run("problems", "--json")
+    rows = json.loads(out)
+    assert (code, err) == (0, "") and [row["name"] for row in rows] == list(PROBLEMS)
+    for row in rows:
+        for sense, known in row["constants"].items():
+            assert Constants(**known).noise == sense
+        assert row["dimension"] >= 1 and row["infimum_kind"] in ("exact", "lower bound", "numerical")
+    code, out, err = run("problems")
+    assert (code, err) == (0, "") and all(len(line) <= 80 for line in out.splitlines())
+    assert all(out.count(f" {row['name']} ") >= 3 for row in rows), "once in each table"
+
+
+def test_algorithms(run) -> None:
+    code, out, err = run("algorithms", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert (code, err) == (0, "") and rows.keys() == CATALOGUE.keys()
+    assert all(row["source"] and row["cost"] and row["description"] for row in rows.values())
+    assert "K + k" in rows["normalized_storm"]["cost"]
+    assert "Liu, Jagabathula, Zhou" in rows["normalized_storm"]["source"]
+    code, out, err = run("algorithms")
+    assert (code, err) == (0, "") and all(name in out for name in rows)
