@@ -8,27 +8,10 @@ from pathlib import Path
 import pytest
 
 from normstorm import Constants, __version__, plan
-from normstorm.cli import main
 
 CONSTANTS = {"L0": 1, "L1": 0, "sigma0": 1, "sigma1": 0, "gap": 1, "grad-norm": 1}
 FLAGS = [word for name, value in CONSTANTS.items() for word in (f"--{name}", str(value))]
 PROBLEM = Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["normstorm", *map(str, words)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        out, err = capsys.readouterr()
-        return done.value.code or 0, out, err
-
-    return call
 
 
 def test_table(run) -> None:

@@ -18,7 +18,6 @@ import pytest
 
 from normstorm import Constants, minimize, plan
 from normstorm.catalogue import CATALOGUE
-from normstorm.cli import main
 from normstorm.outcome import Outcome
 from normstorm.problems.registry import PROBLEMS
 from normstorm.report import page
@@ -36,22 +35,6 @@ def precision() -> Iterator[None]:
     before = jax.config.jax_enable_x64
     yield
     jax.config.update("jax_enable_x64", before)
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    """Call the command in an empty directory: (exit code, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def call(*words: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["normstorm", *map(str, words)])
-        with pytest.raises(SystemExit) as done:
-            main()
-        out, err = capsys.readouterr()
-        return done.value.code or 0, out, err
-
-    return call
 
 
 @pytest.fixture(scope="module")

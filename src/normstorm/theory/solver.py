@@ -64,7 +64,7 @@ class Solver:
         """The best answer for each triple, from scratch."""
         return self._pick(triples, self._from_scratch(triples))
 
-    def contenders(self, triple: Triple, within: float = 1.05) -> list[Answer]:
+    def contenders(self, triple: Triple, within: float = 1.02) -> list[Answer]:
         """For one triple the best answer of every certificate within a factor of the best, best first."""
         found = self._from_scratch([triple])
         answers = [Answer(triple, name, p[0], float(v[0])) for name, (p, v) in found.items()]

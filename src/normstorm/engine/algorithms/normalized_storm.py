@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from ..checks import batch, positive, weight
 from ..core import Algorithm
 from ..estimators import Corrected
 from ..geometries import Normalized
 from ..schedules import Constant
-from .checks import batch, positive, weight
 
 
 class Planned(Protocol):

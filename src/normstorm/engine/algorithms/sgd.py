@@ -10,11 +10,11 @@ Departures: m_1 is the whole first gradient; mini-batches; a zero m_t means "sta
 
 from __future__ import annotations
 
+from ..checks import batch, positive, weight
 from ..core import Algorithm
 from ..estimators import Averaged
 from ..geometries import Normalized
 from ..schedules import Constant
-from .checks import batch, positive, weight
 
 
 def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
