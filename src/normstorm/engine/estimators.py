@@ -29,10 +29,9 @@ def static(default: Any = ...) -> Any:
     return field(metadata={"static": True}, **extra)
 
 
-@pytree
 @dataclass(frozen=True)
-class Averaged:
-    """m <- a g_K(x) + (1 - a) m: momentum. K sample gradients a step."""
+class _Sampled:
+    """K fresh samples a step; m_1 is the mean of their gradients, and nothing but m is remembered."""
 
     K: int = static()
 
@@ -41,6 +40,12 @@ class Averaged:
 
     def init(self, problem: Any, x: Tree, samples: Tree) -> tuple[Tree, Tree, int]:
         return problem.grad(x, samples), (), self.K
+
+
+@pytree
+@dataclass(frozen=True)
+class Averaged(_Sampled):
+    """m <- a g_K(x) + (1 - a) m: momentum. K sample gradients a step."""
 
     def step(
         self, problem: Any, x: Tree, x_prev: Tree, m: Tree, state: Tree, samples: Tree, weight: Any
@@ -51,21 +56,14 @@ class Averaged:
 
 @pytree
 @dataclass(frozen=True)
-class Corrected:
+class Corrected(_Sampled):
     """m <- a g_K(x) + (1 - a) (m + g_k(x) - g_k(x_prev)): the same k samples at both points.
 
     The K samples are split once into a head of k and a tail of K - k: the head is asked at x and at x_prev, the tail
     at x. That is K + k sample gradients and nothing is asked twice; the first step asks K and m_1 is their mean.
     """
 
-    K: int = static()
     k: int = static()
-
-    def draw(self, problem: Any, key: jax.Array) -> Tree:
-        return problem.sample(key, self.K)
-
-    def init(self, problem: Any, x: Tree, samples: Tree) -> tuple[Tree, Tree, int]:
-        return problem.grad(x, samples), (), self.K
 
     def step(
         self, problem: Any, x: Tree, x_prev: Tree, m: Tree, state: Tree, samples: Tree, weight: Any

@@ -89,21 +89,18 @@ class Solver:
         return self._pick(triples, found)
 
     def _from_scratch(self, triples: Sequence[Triple]) -> dict[str, tuple[Array, Array]]:
-        """Grid, rough descent from several starts, fine descent from the best one; hopeless certificates drop out."""
+        """Grid, rough descent from several starts, fine descent around the best; hopeless certificates drop out."""
         searches = {name: self._search(name, triples) for name in self.pool}
-        found = {name: search.from_grid() for name, search in searches.items()}
-        for keep, step, tolerance in ((1.6, 0.6, 0.03), (1.1, 0.2, 1e-5)):
-            floor = np.min([values.min(axis=1) for _, values in found.values()], axis=0)
-            kept = {n: f for n, f in found.items() if np.any(f[1].min(axis=1) <= keep * floor)}
-            found = {}
-            for name, (points, values) in kept.items():
-                if np.any(np.isfinite(values)):
-                    p, _ = best_of(*searches[name].descend(points, values, step, tolerance))
-                    start = searches[name].spread(p[:, None])
-                    found[name] = start, searches[name].values(start)
-            if not found:
-                break
-        return {name: (points[:, 0], values[:, 0]) for name, (points, values) in found.items()}
+        grids = {name: search.from_grid() for name, search in searches.items()}
+        rough = {
+            name: best_of(*searches[name].descend(points, values, 0.6, 0.03))
+            for name, (points, values) in _hopeful(grids, 1.6).items()
+        }
+        fine = {}
+        for name, (points, _) in _hopeful(rough, 1.1).items():
+            start = searches[name].spread(points[:, None])
+            fine[name] = best_of(*searches[name].descend(start, searches[name].values(start), 0.2, 1e-5))
+        return fine
 
     def bound(self, answer: Answer) -> tuple[Bound, float, float, float | None]:
         """The bound at an answer, in normalised units, with (alpha, eta, free parameter)."""
@@ -136,6 +133,15 @@ class Solver:
             Answer(t, names[a], found[names[a]][0][i], float(values[a, i]))
             for i, (t, a) in enumerate(zip(triples, at, strict=True))
         ]
+
+
+def _hopeful(found: dict[str, tuple[Array, Array]], factor: float) -> dict[str, tuple[Array, Array]]:
+    """The certificates that come within a factor of the best one for some triple, and are finite there."""
+    lowest = {name: values.reshape(len(values), -1).min(axis=1) for name, (_, values) in found.items()}
+    floor = np.min(list(lowest.values()), axis=0) if lowest else np.zeros(0)
+    return {
+        name: found[name] for name, low in lowest.items() if np.any(np.isfinite(low) & (low <= factor * floor))
+    }
 
 
 def natural_units(constants: Constants) -> tuple[float, float]:
