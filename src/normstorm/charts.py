@@ -27,9 +27,7 @@ MARGIN = 1.15
 COLUMNS = ["rule:N", "bound:Q", "sample gradients:Q", "horizon:Q", "beta:Q", "eta:Q"]
 
 
-def bound_chart(
-    plan: Plan, *, target: float | None = None, certificate: str | None = None
-) -> alt.LayerChart:
+def bound_chart(plan: Plan, *, target: float | None = None, certificate: str | None = None) -> alt.LayerChart:
     """Bound against sample gradients for both rules, the plan as a point, the target as a line.
 
     `certificate` is the one that was asked for by name, if any, so that its curve meets the plan.
@@ -39,11 +37,7 @@ def bound_chart(
     scale = alt.Scale(domain=list(LABELS.values()), range=COLOURS)
     legend = alt.Legend(title=None, orient="top", labelFontSize=12, labelLimit=0)
     colour = alt.Color("rule:N", scale=scale, legend=legend)
-    lines = (
-        _over(rows)
-        .mark_line(strokeWidth=2)
-        .encode(x, y, colour, tooltip=[*COLUMNS, "certificate:N"])
-    )
+    lines = _over(rows).mark_line(strokeWidth=2).encode(x, y, colour, tooltip=[*COLUMNS, "certificate:N"])
     layers = [lines, *_marks(plan, target, x, y)]
     return alt.LayerChart(layer=layers, width=560, height=340, title=_title(plan))
 

@@ -114,9 +114,7 @@ def _answer(given: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
 def _question(given: dict[str, Any]) -> dict[str, Any]:
     confidence = to_number("confidence", given["confidence"])
     if given["expectation"] and confidence is not None:
-        raise ValueError(
-            f"confidence must be left out with --expectation; got confidence={confidence}"
-        )
+        raise ValueError(f"confidence must be left out with --expectation; got confidence={confidence}")
     if not given["expectation"] and confidence is None:
         confidence = 0.99
     integers = ("horizon", "budget", "batch", "sub_batch")
@@ -134,8 +132,7 @@ def _constants(given: dict[str, Any]) -> Constants:
     values |= {name: value for name, value in flags.items() if value is not None}
     if missing := [name for name in NEEDED if name not in values]:
         raise ValueError(
-            f"{', '.join(NEEDED)} must all be given, as flags or in a --constants file; "
-            f"missing {', '.join(missing)}"
+            f"{', '.join(NEEDED)} must all be given, as flags or in a --constants file; missing {', '.join(missing)}"
         )
     return Constants(**values)
 

@@ -131,9 +131,7 @@ class Allocator:
         return None if k > K else Triple(T, K, k)
 
 
-def smallest(
-    solve: Callable[[int], Answer], target: float, guess: int, limit: int, tolerance: float
-) -> Answer:
+def smallest(solve: Callable[[int], Answer], target: float, guess: int, limit: int, tolerance: float) -> Answer:
     """The answer at the smallest n in [1, limit] with solve(n).value <= target, to a relative tolerance in n.
 
     Bounds fall about like n^(-1/3): bracket with that, then interpolate in logarithms, stepping half a tolerance past

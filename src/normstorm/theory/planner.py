@@ -58,14 +58,10 @@ def plan(
     if not isinstance(rule, str) or rule not in RULES:
         raise ValueError(f"plan: rule must be one of {', '.join(RULES)}; got rule={rule!r}")
     if budget is not None and budget < (batch or sub_batch or 1):
-        raise ValueError(
-            f"plan: budget must be an integer >= batch = {batch or sub_batch}; got budget={budget}"
-        )
+        raise ValueError(f"plan: budget must be an integer >= batch = {batch or sub_batch}; got budget={budget}")
     if rule == "paper":
         if certificate is not None:
-            raise ValueError(
-                f"plan: certificate must be left out with rule='paper'; got certificate={certificate!r}"
-            )
+            raise ValueError(f"plan: certificate must be left out with rule='paper'; got certificate={certificate!r}")
         return _paper_plan(constants, target, horizon, budget, confidence, delta, batch, sub_batch)
     _check_certificate(certificate, delta)
     solver = Solver(constants, delta, certificate)
@@ -125,9 +121,7 @@ def _paper_plan(
             f"expectation; got batch={K}"
         )
     if budget is not None and budget < K:
-        raise ValueError(
-            f"plan: budget must be an integer >= batch = {K} for the paper's rule; got budget={budget}"
-        )
+        raise ValueError(f"plan: budget must be an integer >= batch = {K} for the paper's rule; got budget={budget}")
     length, value = natural_units(constants)
     scaled = constants.scaled(length=length, value=value)
     slope = length / value
@@ -212,8 +206,7 @@ def _check_certificate(name: str | None, delta: float | None) -> None:
     allowed = [c.name for c in CATALOGUE.values() if c.kind == kind]
     if name is not None and (not isinstance(name, str) or name not in allowed):
         raise ValueError(
-            f"plan: certificate must be one of {', '.join(allowed)} for a guarantee in {kind}; "
-            f"got certificate={name!r}"
+            f"plan: certificate must be one of {', '.join(allowed)} for a guarantee in {kind}; got certificate={name!r}"
         )
 
 

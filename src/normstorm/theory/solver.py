@@ -76,9 +76,7 @@ class Solver:
         grids = [self._search(name, triples).from_grid(thin=2)[1].min(axis=1) for name in self.pool]
         return np.asarray(np.min(grids, axis=0))
 
-    def resolve(
-        self, triples: Sequence[Triple], near: Sequence[Answer], tolerance: float = 1e-4
-    ) -> list[Answer]:
+    def resolve(self, triples: Sequence[Triple], near: Sequence[Answer], tolerance: float = 1e-4) -> list[Answer]:
         """From the answers of nearby triples, with the certificates that they used."""
         found = {}
         for name in {answer.certificate for answer in near}:
@@ -139,9 +137,7 @@ def _hopeful(found: dict[str, tuple[Array, Array]], factor: float) -> dict[str, 
     """The certificates that come within a factor of the best one for some triple, and are finite there."""
     lowest = {name: values.reshape(len(values), -1).min(axis=1) for name, (_, values) in found.items()}
     floor = np.min(list(lowest.values()), axis=0) if lowest else np.zeros(0)
-    return {
-        name: found[name] for name, low in lowest.items() if np.any(np.isfinite(low) & (low <= factor * floor))
-    }
+    return {name: found[name] for name, low in lowest.items() if np.any(np.isfinite(low) & (low <= factor * floor))}
 
 
 def natural_units(constants: Constants) -> tuple[float, float]:

@@ -114,9 +114,7 @@ def bound(
 def _best_free(certificate: Certificate, case: Case) -> Array:
     """Three nested grids in the logarithm of the free parameter, for every element of the case."""
     shape = np.broadcast_shapes(*(np.shape(a) for a in (case.T, case.alpha, case.eta, case.K, case.k)))
-    T, alpha, eta, K, k = (
-        np.broadcast_to(a, shape)[..., None] for a in (case.T, case.alpha, case.eta, case.K, case.k)
-    )
+    T, alpha, eta, K, k = (np.broadcast_to(a, shape)[..., None] for a in (case.T, case.alpha, case.eta, case.K, case.k))
     spread = Case(case.constants, T, alpha, eta, K, k, case.delta)
     centre, width = np.full((*shape, 1), -13.0 if certificate.free == "share" else -2.0), 15.0
     for _ in range(3):

@@ -58,17 +58,13 @@ def adaptive_convex(case: Case, lam: Array) -> Bound:
     """
     if case.constants.is_deterministic:
         return deterministic(case)
-    proxies = [
-        _proxy(case, kearns_saul(ratio(q, r) ** 2) * r * r, rest) for r, q, rest in _pieces(case)
-    ]
+    proxies = [_proxy(case, kearns_saul(ratio(q, r) ** 2) * r * r, rest) for r, q, rest in _pieces(case)]
     scale, chi = _scales(case)
     squares = [scale * A * ratio(A, B) / 4 for A, B in zip(case.radius, case.deviation, strict=True)]
     return _tangent(case, lam, proxies, [(squares[0], squares[1]), _smooth_square(case, chi)])
 
 
-def _tangent(
-    case: Case, lam: Array, proxies: list[Array], squares: list[tuple[Array, Array]]
-) -> Bound:
+def _tangent(case: Case, lam: Array, proxies: list[Array], squares: list[tuple[Array, Array]]) -> Bound:
     """Close the tangent's bound: `proxies` belong to the linear part, `squares` are choices for the quadratic one."""
     p0, p1 = proxies
     scale, _ = _scales(case)
@@ -119,8 +115,7 @@ def steady_error(case: Case, omega: float) -> tuple[Parts, Array]:
     q = spread_of_rho(case)
     root = np.sqrt(case.beta * (1 + case.alpha))
     parts = {
-        "noise": (case.T - 1) * case.alpha * B0 / case.spread
-        + q * B0 * case.alpha**2 / (1 + root),
+        "noise": (case.T - 1) * case.alpha * B0 / case.spread + q * B0 * case.alpha**2 / (1 + root),
     }
     Q = case.alpha * omega * B1 / case.spread + (1 - omega) * B1
     if omega > 0:
@@ -173,9 +168,7 @@ def _close(case: Case, error: Parts, Q0: Array, Q1: Array, weight: Array) -> Bou
     error = {name: np.where(one_step, 0.0, part / positive) for name, part in error.items()}
     first = error["first gradient"]
     error["first gradient"] = np.where(one_step, case.first_noise, first)
-    return close_linear(
-        case, error, np.where(one_step, 0.0, Q0 / positive), np.where(one_step, 0.0, Q1 / positive)
-    )
+    return close_linear(case, error, np.where(one_step, 0.0, Q0 / positive), np.where(one_step, 0.0, Q1 / positive))
 
 
 def _smaller(a: Bound, b: Bound) -> Bound:
