@@ -30,10 +30,11 @@ import jax.numpy as jnp
 import numpy as np
 from machine import describe
 
+from normstorm.compiler import one_kernel
 from normstorm.engine import lanes, normalized_storm, run
 from normstorm.engine.geometries import norm
 from normstorm.engine.layout import program_shape
-from normstorm.engine.random import normal, seed_words
+from normstorm.random import normal, seed_words
 
 S0, S1, ALPHA, ETA = 1.0, 0.3, 0.1, 0.01
 CASES = {  # name: (d, seeds, steps of ours and of Numba, steps of NumPy, steps of optax)
@@ -176,7 +177,7 @@ def floor_program(
         def loop() -> jax.Array:
             return jax.lax.fori_loop(0, shape.block, one, total)
 
-        return lanes._one_kernel(loop) if shape.kernel else loop()
+        return one_kernel(loop) if shape.kernel else loop()
 
     return jax.lax.fori_loop(0, blocks, noise if part == "noise" else gradients, x)
 

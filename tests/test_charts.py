@@ -48,9 +48,7 @@ def test_the_plan_lies_on_its_curve(chart, chosen: Plan) -> None:
     assert [row["sample gradients"] for row in here] == [chosen.sample_gradients]
 
 
-@pytest.mark.parametrize(
-    "question", [{"rule": "paper", "batch": 4}, {"certificate": "expectation"}]
-)
+@pytest.mark.parametrize("question", [{"rule": "paper", "batch": 4}, {"certificate": "expectation"}])
 def test_a_plan_that_was_asked_for_by_name_lies_on_its_curve(question) -> None:
     chosen = plan(PROBLEM, horizon=50, confidence=None, **question)
     chart = charts.bound_chart(chosen, certificate=question.get("certificate"))
@@ -75,9 +73,7 @@ def test_horizons_beyond_the_longest_end_the_curve() -> None:
     assert max(row["horizon"] for row in rows(chart, "sharp")) == 10**18
 
 
-@pytest.mark.parametrize(
-    ("suffix", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("PDF", b"%PDF")]
-)
+@pytest.mark.parametrize(("suffix", "start"), [("svg", b"<svg"), ("png", b"\x89PNG"), ("PDF", b"%PDF")])
 def test_pictures(chart, tmp_path: Path, suffix: str, start: bytes) -> None:
     file = tmp_path / f"bound.{suffix}"
     charts.save(chart, file)

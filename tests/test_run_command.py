@@ -87,6 +87,7 @@ def test_json_is_the_run(run, outcome: Outcome) -> None:
     assert found["constants"] == constants.to_dict()
     assert found["plan"] == json.loads(json.dumps(plan(constants, target=0.5, confidence=0.95).to_dict()))
     assert found["observed"]["seeds"] == 4 and found["observed"]["mean_grad_norm"].keys() == OBSERVED
+    assert found["precision"]["dtype"] == "float64" and found["precision"]["adequate"] is True
     assert found["certificate"]["confidence"] == 0.95 and found["certificate"]["samples"] == 200
     assert found["sample_gradients"] == found["plan"]["sample_gradients"] + 8 * 200
     assert found["versions"].keys() == {"normstorm", "python", "numpy", "jax"} and found["seconds"] > 0
@@ -131,8 +132,10 @@ def test_page_stands_alone_and_escapes(outcome: Outcome) -> None:
     assert HOSTILE in found.text and "a <b>sum</b>" in found.text
     assert HOSTILE not in text and "<b>" not in text
     plan_, certificate = outcome.result.plan, outcome.result.certificate
+    precision = outcome.result.precision
     for sentence in (plan_.guarantee, certificate.guarantee, outcome.result.promise, outcome.command):
         assert sentence in found.text
+    assert precision.statement in found.text and "float64" in found.text and "Warning" not in found.text
     assert repr(plan_.eta) in found.text and all(term.meaning in found.text for term in plan_.terms)
     assert f"proven bound {round_up(plan_.bound)}" in text
     assert jax.__version__ in found.text and np.__version__ in found.text
@@ -154,24 +157,64 @@ def test_diverged_seeds_are_shown(outcome: Outcome) -> None:
     assert observed["mean_grad_norm"]["max"] is None and observed["mean_grad_norm"]["median"] > 0
 
 
+def test_too_few_digits_are_a_warning_on_the_page(outcome: Outcome) -> None:
+    precision = replace(outcome.result.precision, dtype="float32", step_lost=0.4, bound=np.inf)
+    found = replace(outcome, result=replace(outcome.result, precision=precision))
+    shown = Page(page(found)).text
+    assert f"Warning. {precision.statement}" in shown and "not kept in float32" in shown and "no bound follows" in shown
+    shown = json.loads(json.dumps(found.to_dict(), allow_nan=False))["precision"]
+    assert shown["adequate"] is False and shown["bound"] is None and shown["step_lost"] == 0.4
+
+
 def test_sampled_problems_say_what_cannot_be_seen(outcome: Outcome) -> None:
     blind = SimpleNamespace(name="blind", is_exact=False, infimum=None, infimum_kind="unknown")
     trace = replace(outcome.result.trace, mean_grad_norm=np.full(4, np.nan))
     found = replace(outcome, problem=blind, result=replace(outcome.result, trace=trace))
     shown = Page(page(found)).text
-    assert "not observable" in shown and outcome.result.certificate.guarantee in shown
+    assert "not observable" in shown and "There are no charts" in shown and "diverged seeds 0 of 4" in shown
+    assert "nan" not in shown and outcome.result.certificate.guarantee in shown
     assert "vegaEmbed" not in page(found)
     observed = json.loads(json.dumps(found.to_dict(), allow_nan=False))["observed"]
     assert observed["mean_grad_norm"] == dict.fromkeys(OBSERVED) and observed["violations"] is None
 
 
+def interrupted(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    """The command in a process of its own; SIGINT from inside after the first chunk of steps, so no clock is needed."""
+    code = "import os, signal, sys; from normstorm.solve.progress import Progress; from normstorm.cli import main\n"
+    code += "Progress.__enter__ = lambda self: lambda done, steps: os.kill(os.getpid(), signal.SIGINT)\n"
+    code += "sys.argv = ['normstorm', *sys.argv[1:]]; main()"
+    return subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True)
+
+
+STREAM = """
+import jax
+import own
+from normstorm.problems import from_loss
+
+def box(key, n):
+    return jax.random.uniform(key, (n, 3), minval=-0.5, maxval=0.5)
+
+problem = from_loss(own.squares, box, start=own.START, constants=own.KNOWN, name="stream")
+"""
+
+
+def test_a_sampler_without_data(run, tmp_path: Path) -> None:
+    (tmp_path / "stream.py").write_text(STREAM)
+    words = ["run", "stream.py:problem", "--budget", "4000", "--seeds", "3", "--samples", "400"]
+    code, out, err = run(*words, "--json")
+    found = json.loads(out)
+    assert (code, err) == (0, "") and found["problem"]["is_exact"] is False
+    assert found["observed"]["mean_grad_norm"] == dict.fromkeys(OBSERVED) and found["observed"]["diverged"] == 0
+    assert 0 < np.linalg.norm(found["choice"]["x"]) <= found["certificate"]["upper_bound"], "grad F(x) = x"
+    shown = Page(Path("build/run.html").read_text(encoding="utf-8")).text
+    assert "F is only sampled here" in shown and "There are no charts" in shown and "nan" not in shown.split()
+    code, out, err = run(*words)
+    assert (code, err) == (0, "") and "F is only sampled here" in out and "nan" not in out
+
+
 def test_interrupted_and_resumed(run, tmp_path: Path) -> None:
     words = ["run", *SAME, "--json", "--report", "page.html", "--checkpoint", "run.ckpt"]
-    # SIGINT from inside, after the first chunk of steps: no clock is needed.
-    code = "import os, signal, sys, normstorm.solve as s; from normstorm.cli import main\n"
-    code += "s._Progress.__enter__ = lambda self: lambda done, steps: os.kill(os.getpid(), signal.SIGINT)\n"
-    code += "sys.argv = ['normstorm', *sys.argv[1:]]; main()"
-    done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
+    done = interrupted(words, tmp_path)
     sentence = "normstorm run: interrupted; the same command resumes from run.ckpt\n"
     assert (done.returncode, done.stdout, done.stderr) == (130, "", sentence)
     assert [path.name for path in tmp_path.iterdir()] == ["run.ckpt"]
@@ -188,6 +231,20 @@ def test_interrupted_and_resumed(run, tmp_path: Path) -> None:
     code, out, err = run(*words)
     assert (code, out) == (2, "") and err.startswith("normstorm run: run.ckpt must be an undamaged safetensors file")
     assert err.count("\n") == 1
+
+
+def test_an_edited_file_does_not_resume_the_run_of_the_old_one(run, tmp_path: Path) -> None:
+    text = Path(own.__file__).read_text()
+    (tmp_path / "mine.py").write_text(text)
+    words = ["run", "mine.py:problem", "--target", "0.5", "--seeds", "2", "--checkpoint", "run.ckpt"]
+    done = interrupted(words, tmp_path)
+    assert done.returncode == 130 and "the same command resumes from run.ckpt" in done.stderr
+    (tmp_path / "mine.py").write_text(text.replace("0.5 * jnp.sum((x - row) ** 2)", "0.5 * jnp.sum((x - row) ** 4)"))
+    code, out, err = run(*words)
+    assert (code, out) == (2, "") and err.count("\n") == 1
+    assert err.startswith("normstorm run: run.ckpt must belong to this run; its fingerprint is ")
+    (tmp_path / "mine.py").write_text(f"# {text}")
+    assert run(*words)[0] == 0, "a comment is no other problem"
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,13 @@
 """The main job: which point is returned, what is said of it, and what is refused."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -11,7 +15,9 @@ import own
 import pytest
 
 from normstorm import Constants, minimize, plan
-from normstorm.solve import CANDIDATES, CHOICES, Result, _promise, fingerprint
+from normstorm.problems import from_loss, load
+from normstorm.solve import CANDIDATES, CHOICES, Result, fingerprint
+from normstorm.solve.minimiser import _promise
 
 PLAN = plan(own.KNOWN, horizon=400, batch=2, sub_batch=1, confidence=0.9)
 CENTRE = own.ROWS.mean(axis=0)
@@ -123,9 +129,137 @@ def test_a_plan_in_expectation_uses_the_mean_square_alone() -> None:
     assert true_norm(found.x) <= found.certificate.upper_bound
 
 
+def box(key: jax.Array, n: int) -> jax.Array:
+    return jax.random.uniform(key, (n, 3), minval=-0.5, maxval=0.5)
+
+
+@pytest.mark.parametrize("choose", CHOICES)
+def test_a_problem_that_can_only_be_sampled(choose: str) -> None:
+    """F is half the mean squared distance from a cube around 0, so grad F(x) = x; nothing of that is told."""
+    stream = from_loss(own.squares, box, start=own.START, constants=own.KNOWN)
+    found = minimize(stream, plan=PLAN, seeds=[3, 4], samples=400, choose=choose, progress=False)
+    trace = found.trace
+    assert not stream.is_exact and np.isnan(trace.mean_grad_norm).all() and np.isnan(trace.grad_norm).all()
+    assert list(trace.cost) == [PLAN.sample_gradients] * 2 and list(trace.status) == ["ok", "ok"]
+    # One comparison at confidence 0.9 for each rule; the seeds are fixed.
+    assert 0 < np.linalg.norm(found.x) <= found.certificate.upper_bound < np.linalg.norm(own.START)
+    assert found.precision.adequate and found.violations == 0
+    known = from_loss(own.squares, box, start=own.START, constants=own.KNOWN, objective=lambda x: x @ x / 2 + 1 / 8)
+    told = minimize(known, plan=PLAN, seeds=[3, 4], samples=400, choose=choose, progress=False)
+    assert np.array_equal(told.x, found.x), "what is observed does not change what is done"
+    assert np.isfinite(told.trace.mean_grad_norm).all() and told.certificate == found.certificate
+
+
+FILE = """
+import functools
+import numpy as np
+from jax import numpy as jnp
+from jax.numpy import tanh as bend
+from normstorm.problems.user import from_loss
+
+SCALE = 2.0
+KINDS = {"a", "b", "c", "d", "e", "f", "g"}
+TABLE = {"one": np.array([1.0]), "two": [2.0, {3.0}]}
+
+def helper(x, power=2):
+    return helper(x, 0) if power < 0 else x**power
+
+class Setting:
+    size = 3
+    def __init__(self): self.shift = np.zeros(3)
+    def apply(self, x): return x + self.shift
+setting = Setting()
+
+def outer(width):
+    offset = np.array([1.0, 2.0, 3.0])
+    @functools.cache
+    def inner(x): return x - offset * width
+    return inner
+inner = outer(0.5)
+
+def loss(x, row):
+    assert "a" in {"a", "b", "c", "d"} and TABLE and KINDS
+    moved = setting.apply(inner(x)) - row
+    return jnp.sum(helper(bend(moved) * SCALE)) + sum((lambda v: v * 0.25)(v) for v in moved)
+
+problem = from_loss(functools.partial(loss), np.eye(3), start=np.zeros(3))
+"""
+CHANGES = [
+    ("else x**power", "else x**power + 0"),
+    ("power=2", "power=3"),
+    ("SCALE = 2.0", "SCALE = 2.5"),
+    ("0.25", "0.125"),
+    ("outer(0.5)", "outer(0.75)"),
+    ("[1.0, 2.0, 3.0]", "[1.0, 2.0, 4.0]"),
+    ("x + self.shift", "x - self.shift"),
+    ("np.zeros(3)\n    def", "np.ones(3)\n    def"),
+    ("{3.0}", "{4.0}"),
+    ('"g"}', '"h"}'),
+    ("import tanh", "import sinh"),
+    ("def helper(x,", "def helper(y, x=1.0,"),
+]
+
+
+def loaded(folder: Path, text: str) -> str:
+    (folder / "mine.py").write_text(text)
+    return fingerprint(load(f"{folder / 'mine.py'}:problem"))
+
+
+@pytest.mark.parametrize(("old", "new"), CHANGES)
+def test_fingerprints_follow_the_code(tmp_path: Path, old: str, new: str) -> None:
+    assert FILE.count(old) == 1
+    assert loaded(tmp_path, FILE) != loaded(tmp_path, FILE.replace(old, new))
+
+
+def test_fingerprints_do_not_follow_comments_places_and_processes(tmp_path: Path) -> None:
+    """Other addresses, another order of sets, another folder and shifted lines: the same problem."""
+    (tmp_path / "elsewhere").mkdir()
+    here = loaded(tmp_path, FILE)
+    assert here == loaded(tmp_path, FILE) == loaded(tmp_path / "elsewhere", "# a comment\n\n" + FILE)
+    code = "import sys; from normstorm.problems import load; from normstorm.solve import fingerprint\n"
+    code += "print(fingerprint(load(sys.argv[1])))"
+    for number in ("1", "2"):
+        environment = os.environ | {"PYTHONHASHSEED": number}
+        words = [sys.executable, "-c", code, f"{tmp_path / 'mine.py'}:problem"]
+        found = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
+        assert found.stdout.strip() == here
+
+
 def test_fingerprints_follow_the_data() -> None:
-    other = replace(own.problem, data=own.ROWS + 1e-12)
-    assert fingerprint(own.problem) == fingerprint(replace(own.problem)) != fingerprint(other)
+    problem = own.problem
+    others = [
+        replace(problem, data=own.ROWS + 1e-12),
+        replace(problem, data=own.ROWS.astype(np.float32)),
+        replace(problem, data=own.ROWS[:, :, None]),
+        replace(problem, x0=own.START * 2),
+        replace(problem, infimum=None),
+        replace(problem, known=replace(own.KNOWN, L0=2.0)),
+        replace(problem, per_row=own.misshapen),
+        replace(problem, name="other"),
+    ]
+    prints = {fingerprint(p) for p in (problem, replace(problem), *others)}
+    assert len(prints) == 1 + len(others)
+    assert fingerprint(problem) == fingerprint(replace(problem, data=own.ROWS.copy()))
+
+
+def test_fingerprints_of_objects_with_their_own_methods() -> None:
+    """No dataclass, no pytree, cycles, keys, and methods that differ."""
+
+    def make(factor: float, seed: int) -> object:
+        class Mine:
+            name = "mine"
+
+            def __init__(self) -> None:
+                self.me = [self, {"me": self, 2: {self}}, self.grad]
+                self.key = jax.random.key(seed)
+
+            def grad(self, x: float) -> float:
+                return factor * x
+
+        return Mine()
+
+    assert fingerprint(make(1.0, 0)) == fingerprint(make(1.0, 0))
+    assert len({fingerprint(make(factor, seed)) for factor in (1.0, 2.0) for seed in (0, 1)}) == 4
 
 
 @pytest.mark.parametrize(

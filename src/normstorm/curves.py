@@ -23,7 +23,7 @@ NOW, MEAN = "||grad F(x_t)||", "its average over steps 1..t"
 def gradient_chart(trace: Trace, plan: Plan, target: float | None) -> alt.LayerChart:
     """||grad F(x_t)|| and its running average, with the bound of the plan and the target as lines."""
     cost = costs(trace, plan)
-    rows = [*band(cost, trace.grad_norm, NOW), *band(cost, running_average(trace), MEAN)]
+    rows = [*band(cost, trace.grad_norm, NOW), *band(cost, trace.running_mean, MEAN)]
     label = f"proven bound {round_up(plan.bound)}"
     lines = []
     if target is not None and abs(target - plan.bound) < CLOSE * plan.bound:
@@ -51,19 +51,6 @@ def costs(trace: Trace, plan: Plan) -> np.ndarray:
     """Sample gradients of steps 1..t at the recorded t, the same for every seed."""
     found: np.ndarray = plan.batch + (trace.record_steps - 1) * (plan.batch + plan.sub_batch)
     return found
-
-
-def running_average(trace: Trace) -> np.ndarray:
-    """Averages up to each recorded step: exact at the first and at the last, between them by trapezoids."""
-    steps = trace.record_steps.astype(float)
-    norms: np.ndarray = trace.grad_norm
-    if len(steps) < 2:
-        return norms
-    pieces = (norms[:, 1:] + norms[:, :-1]) / 2 * np.diff(steps) + (norms[:, 1:] - norms[:, :-1]) / 2
-    sums = np.concatenate([norms[:, :1], norms[:, :1] + np.cumsum(pieces, axis=1)], axis=1)
-    averages: np.ndarray = sums / steps
-    averages[:, -1] = trace.mean_grad_norm
-    return averages
 
 
 def band(cost: np.ndarray, values: np.ndarray, series: str) -> Iterator[dict[str, Any]]:

@@ -80,6 +80,7 @@ class Outcome:
             "plan": result.plan.to_dict(),
             "observed": self.observed,
             "certificate": result.certificate.to_dict(),
+            "precision": result.precision.to_dict(),
             "choice": {
                 "rule": self.question["choose"],
                 "reason": result.reason,

@@ -29,6 +29,11 @@ CONFIG = {
     "view": {"stroke": None},
 }
 QUANTILES = "Median (line), 5 % to 95 % (band) and maximum (dotted) of the seeds."
+NO_CHARTS = (
+    "There are no charts: gradient norms, values and errors of the estimate can only be drawn where F itself is known, "
+    "and this problem gives samples alone. What the run has reached is certified below from fresh samples; a formula "
+    "of F, given to from_loss as objective, would show the rest."
+)
 MOST_LISTED = 20
 
 
@@ -66,15 +71,20 @@ def page(found: Outcome) -> str:
 def _sections(found: Outcome) -> Iterator[str]:
     result = found.result
     yield f"<p>{escape(summary(found))}</p>"
+    if not result.precision.adequate:
+        yield f"<p><strong>Warning.</strong> {escape(result.precision.statement)}</p>"
     yield _tiles(found)
     if found.problem.is_exact:
         yield _figure("gradient", "Gradient norm against cost", _gradient_caption(found))
         yield _figure("value", "Value against cost", QUANTILES)
         yield _figure("error", "Error of the estimate against cost", f"How far m_t is from grad F(x_t). {QUANTILES}")
+    else:
+        yield f"<p>{escape(NO_CHARTS)}</p>"
     yield _table("Observed beside guaranteed", ("", "observed", "guaranteed"), observed_rows(found))
     yield _diverged(found)
     yield _table("The returned point", ("", ""), choice_rows(found))
     yield _table("Certificate from fresh samples", ("", ""), certificate_rows(found))
+    yield _table("Precision", ("", ""), precision_rows(found))
     yield _table("Plan", ("", ""), plan_rows(found))
     terms = [(t.name, f"{t.value:.4g}", f"{t.value / result.plan.bound:.1%}", t.meaning) for t in result.plan.terms]
     yield _table("What the bound is made of", ("term", "value", "share", "meaning"), terms)
@@ -131,14 +141,16 @@ def _figure(name: str, title: str, caption: str) -> str:
 
 def observed_rows(found: Outcome) -> list[Row]:
     plan, seen = found.result.plan, found.observed
-    if not found.problem.is_exact:
-        return [("average of ||grad F(x_t)||", "not observable: F is only sampled", f"at most {round_up(plan.bound)}")]
     promise = f"at most {round_up(plan.bound)}"
+    diverged = f"{seen['diverged']:,} of {seen['seeds']:,}"
+    if not found.problem.is_exact:
+        unseen = ("average of ||grad F(x_t)||", "not observable: F is only sampled", promise)
+        return [unseen, ("diverged seeds", diverged, "above the bound, all of them")]
     labels = {"median": "median of the seeds", "q95": "95 %", "q99": "99 %", "max": "maximum"}
     rows: list[Row] = [(labels[key], round_up(seen["mean_grad_norm"][key]), promise) for key in labels]
     share = "none promised" if plan.confidence is None else f"at most {1 - plan.confidence:.4g} of the seeds, expected"
     rows.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}", share))
-    rows.append(("diverged seeds", f"{seen['diverged']:,} of {seen['seeds']:,}", "counted as above the bound"))
+    rows.append(("diverged seeds", diverged, "counted as above the bound"))
     return rows
 
 
@@ -170,6 +182,18 @@ def certificate_rows(found: Outcome) -> list[Row]:
         ("fresh samples at the point", f"{certificate.samples:,}"),
         ("norm of their mean gradient", f"{certificate.mean_norm:.4g}"),
         ("noise", f"{certificate.sense} (assumption {'4A' if certificate.sense == 'almost-sure' else '4B'})"),
+    ]
+
+
+def precision_rows(found: Outcome) -> list[Row]:
+    precision = found.result.precision
+    return [
+        ("what rounding means for the guarantee", precision.statement),
+        ("type of the iterates", precision.dtype),
+        ("rounding of x, in parts of a step", f"{precision.step_lost:.2g}"),
+        ("error of a mini-batch gradient", f"{precision.gradient_error:.2g}"),
+        ("what that can add to an estimate", f"{precision.estimate_error:.2g}"),
+        ("bound with rounding counted", round_up(precision.bound, 6)),
     ]
 
 

@@ -30,8 +30,9 @@ class Trace:
     mean_grad_norm    (n,)  mean of ||grad F(x_t)|| over t = 1..T; infinite if the seed diverged, nan if not asked for
     min_grad_norm     (n,)  their minimum, up to the divergence
     cost              (n,)  sample gradients asked
-    record_steps      (r,)  the recorded t; the next four are (n, r), nan after a divergence
-    grad_norm, value, error, record_cost    ||grad F(x_t)||, F(x_t), ||m_t - grad F(x_t)||, cost of steps 1..t
+    record_steps      (r,)  the recorded t; the next five are (n, r), nan after a divergence
+    grad_norm, running_mean, value, error, record_cost    ||grad F(x_t)||, its mean over 1..t, F(x_t),
+                      ||m_t - grad F(x_t)||, cost of steps 1..t
     last              x_{T+1}, the point where the run stands
     uniform           x_t with t uniform on 1..T
     smallest          x_t with the smallest ||m_t||
@@ -49,6 +50,7 @@ class Trace:
     cost: np.ndarray
     record_steps: np.ndarray
     grad_norm: np.ndarray
+    running_mean: np.ndarray
     value: np.ndarray
     error: np.ndarray
     record_cost: np.ndarray
@@ -76,6 +78,7 @@ class Trace:
                     "step": int(step),
                     "cost": int(self.record_cost[i, j]),
                     "grad_norm": float(self.grad_norm[i, j]),
+                    "running_mean": float(self.running_mean[i, j]),
                     "value": float(self.value[i, j]),
                     "error": float(self.error[i, j]),
                 }

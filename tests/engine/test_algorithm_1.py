@@ -11,9 +11,9 @@ import pytest
 from toy import Metered, Toy
 from transcription import algorithm_1
 
-from normstorm.engine import Algorithm, State, from_plan, lanes, momentum_nsgd, normalized_storm, run
-from normstorm.engine.estimators import Corrected
-from normstorm.engine.random import seed_words, step_key
+from normstorm.engine import Algorithm, from_plan, momentum_nsgd, normalized_storm, run
+from normstorm.engine.estimators import Averaged, Corrected
+from normstorm.random import seed_words, step_key
 from normstorm.results import Trace
 
 D, STEPS, SEED = 10, 200, 7
@@ -99,14 +99,21 @@ def test_cost_is_what_was_asked(K: int, k: int) -> None:
             assert (result.record_cost == first + (result.record_steps - 1) * later).all()
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Dear(Averaged):
+    """Says that a step asks almost 2^32 sample gradients."""
+
+    def step(self, *arguments: Any) -> Any:
+        m, state, _ = super().step(*arguments)
+        return m, state, 4_000_000_000
+
+
 def test_cost_passes_32_bits() -> None:
-    word, zero, one = jnp.uint32(0), jnp.int32(0), jnp.ones(())
-    seen = lanes.Seen(one, one, one, word, word, zero, one, zero, jnp.ones(D))
-    state = State(jnp.ones(D), jnp.ones(D), jnp.ones(D), (), (), ())
-    shape = lanes.Shape(1, 1, 1, 0, average=False, exact=False, valued=False, kernel=False)
-    for t in range(1, 6):
-        seen = lanes._see(lanes.Words(None, momentum_nsgd(alpha=1, eta=1)), shape, seen, state, 3_000_000_000, t)
-        assert int(seen.cost) + (int(seen.carry) << 32) == 3_000_000_000 * t
+    algorithm = replace(momentum_nsgd(alpha=0.5, eta=0.1), estimator=Dear(1))
+    result = run(Toy(D), algorithm, jnp.ones(D), 300, 2)
+    assert (result.cost == 1 + 299 * 4_000_000_000).all()
+    assert (result.record_cost == 1 + (result.record_steps - 1) * 4_000_000_000).all()
 
 
 def test_zero_gradient_means_stay() -> None:

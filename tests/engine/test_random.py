@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.engine.random import THREEFRY, minus_log, normal, seed_words, step_key
+from normstorm.random import THREEFRY, minus_log, normal, seed_words, step_key
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40 + 3])

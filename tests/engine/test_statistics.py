@@ -10,7 +10,7 @@ from toy import Toy
 
 from normstorm.engine import normalized_storm, run
 from normstorm.engine.layout import calendar, choose
-from normstorm.engine.random import seed_words, step_key
+from normstorm.random import seed_words, step_key
 from normstorm.results import Trace
 
 D, STEPS = 10, 200

@@ -8,7 +8,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from normstorm.engine.random import normal
+from normstorm.random import normal
 
 
 @jax.tree_util.register_dataclass

@@ -41,6 +41,8 @@ def cases() -> dict:
         "double well + coordinate + Fourier": lambda: noisy(DoubleWell(4), coordinate(), fourier(0.5, 3.0)),
         "double well, no noise": lambda: noisy(DoubleWell(4)),
         "DRO chi2, lam .05": lambda: get("dro-chi2", lam=0.05),
+        "phase retrieval, a line": lambda: get("phase-retrieval", n=60, dim=2, length=2.0, L1=5.0),
+        "tanh network, 2 units": lambda: get("tanh-network", hidden=2, rho=1.0, L1=15.0, sigma1=1.5),
         "chain, p .5, not rotated": lambda: get("chain", length=5, p=0.5, rotate=None),
         "noisy valley, g0 3": lambda: get("noisy-valley", dim=3, g0=3.0),
     }

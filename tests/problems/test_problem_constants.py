@@ -8,7 +8,9 @@ import pytest
 from climb import SMALL, adversaries, cases, design, stated, worst_ratios
 
 from normstorm.problems import PROBLEMS, get, negative
+from normstorm.problems.dro import lower_bound
 from normstorm.problems.lemmas import from_hessian, largest_excess
+from normstorm.problems.phase import fourth_moments
 
 CASES = cases()
 TIGHT = {  # least ratios that the search must reach, else a constant is needlessly large or the search is blind
@@ -26,6 +28,8 @@ TIGHT = {  # least ratios that the search must reach, else a constant is needles
     "quadratic + RS": {"D1": 0.99, "3A": 0.99, "3B": 0.99, "4A": 0.999, "4B": 0.999},
     "quadratic + G": {"3B": 0.99, "4B": 0.999},
     "cosh + coordinate": {"4A": 0.98, "4B": 0.999},
+    "phase-retrieval": {"3A": 0.6, "3B": 0.3, "4A": 0.6, "4B": 0.3},
+    "tanh-network": {"3A": 0.3, "3B": 0.25, "4B": 0.2},
     "dro-chi2": {"3A": 0.5, "4A": 0.6, "4B": 0.55},
     "dro-regression": {"4A": 0.6, "4B": 0.6},
 }
@@ -70,6 +74,49 @@ def test_largest_excess_is_an_upper_bound_and_close() -> None:
     assert 1 / 27 <= found <= 1 / 27 * 1.002
     with pytest.raises(ValueError, match=r"largest_excess: slope must make the bound finite; got slope=0\.5"):
         largest_excess(lambda r: r**2, lambda a, b: a**2, 0.5, 1.0)
+
+
+def test_fourth_moments_enclose_every_direction() -> None:
+    """Close to the extremes over 20,000 directions, and exact where all moments are known: rows +-e_1, +-e_2."""
+    problem = get("phase-retrieval")
+    a = problem.data[0]
+    u = np.random.default_rng(0).standard_normal((20_000, a.shape[1]))
+    u /= np.linalg.norm(u, axis=1, keepdims=True)
+    values = np.mean((u @ a.T) ** 4, axis=1)
+    assert 0.95 * values.min() <= problem.k4 <= values.min()
+    assert values.max() <= problem.k8 / a.shape[1] ** 2 <= 1.05 * values.max()
+    low, high = fourth_moments(np.eye(2), np.array([2.0, 2.0]))  # u1^4 + u2^4, from 1/2 to 1
+    assert np.allclose((low, high), (0.5, 1.0), rtol=1e-2) and low <= 0.5 and high >= 1
+
+
+def test_the_gradient_of_phase_retrieval_is_bounded_from_below() -> None:
+    problem = get("phase-retrieval")
+    rng = np.random.default_rng(1)
+    x = rng.standard_normal((4000, 4))
+    x *= (rng.uniform(0.5, 3, 4000) / np.linalg.norm(x, axis=1))[:, None]
+    a, y = problem.data
+    planted = np.linalg.eigh((a * y[:, None]).T @ a)[1][:, -1]  # nearly the direction of z
+    x = np.concatenate([x, np.linspace(0.5, 3, 50)[:, None] * planted])
+    norms, r = np.linalg.norm(jax.jit(jax.vmap(problem.full_grad))(x), axis=1), np.linalg.norm(x, axis=1)
+    below = problem._gradient(r, r)
+    assert np.all(norms >= below - 1e-12) and np.mean(below > 0) > 0.5
+    assert np.max(below / norms) > 0.8, "not far below"
+
+
+@pytest.mark.parametrize("name", ["dro-regression", "dro-chi2", "dro-cvar"])
+def test_dro_stays_above_its_lower_bound(name: str) -> None:
+    """Fits that start from least squares on every group of the bound, the worst places for it."""
+    problem = get(name)
+    a, b = problem.data
+    groups = len(b) // (a.shape[1] + 1)
+    fits = [np.linalg.lstsq(a[j::m], b[j::m])[0] for m in (1, groups // 2, groups) for j in range(m)]
+    for _ in range(20):  # reweighted least squares for this loss
+        weights = [1 / (1 + (a @ x - b) ** 2) for x in fits]
+        fits = [np.linalg.lstsq(a * w[:, None], b * w)[0] for w in weights]
+    losses = [np.mean((a @ x - b) ** 2 / (1 + (a @ x - b) ** 2)) for x in fits]
+    assert 0.1 * min(losses) < problem.infimum < min(losses)
+    assert lower_bound(np.eye(3), np.ones(3)) == 0, "rows that can be fitted exactly say nothing"
+    assert np.isclose(lower_bound(np.ones((2, 1)), np.array([0.0, 2.0])), (2 / 3) / 2), "q = 2"
 
 
 @pytest.mark.parametrize(("L0", "L1"), [(0.0, 1.0), (1.0, 0.0), (3.0, 0.2), (1e4, 1e3)])

@@ -11,6 +11,7 @@ from normstorm.problems import Problem, base, from_loss, get, load
 from normstorm.theory.constants import Constants
 
 KNOWN = Constants(L0=1.0, L1=0.0, sigma0=1.0, sigma1=0.0, gap=1.0)
+RNG = np.random.default_rng(0)
 DOCS = Path(__file__).parents[2] / "docs" / "writing-a-problem.md"
 
 
@@ -111,6 +112,10 @@ def test_constants_are_the_users() -> None:
         ({"data": (np.zeros((0, 2)), np.zeros(0))}, r"from_loss: data must be .*; got lengths \[0\]"),
         ({"constants": 1.0}, "from_loss: constants must be Constants, a function of x0 or None; got 1.0"),
         ({"objective": distance}, "from_loss: objective must be None for arrays of data"),
+        ({"data": lambda key, n: jnp.zeros(3)[:2]}, r"data must be a sampler\(key, n\) .*; got shapes \(2,\) for n=3"),
+        ({"data": lambda key, n: (jnp.zeros((n, 2)), jnp.ones(()))}, r"got shapes \(\), \(3, 2\) for n=3"),
+        ({"data": lambda key, n: ()}, "got shapes of nothing for n=3"),
+        ({"data": lambda key, n: RNG.normal(size=(n, 2))}, "depends on nothing but key and n; got two answers"),
     ],
 )
 def test_from_loss_refuses(options, sentence: str) -> None:

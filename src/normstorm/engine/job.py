@@ -5,18 +5,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..random import seed_words
 from ..results import Pick, Trace
+from . import chip
 from .core import Algorithm
-from .lanes import Carry, Events, Records, Shape, Words, advance, begin
-from .layout import Calendar, calendar, choose, group_events, program_shape
-from .random import seed_words
+from .lanes import Group, Kept, Records, Shape, Words, advance, begin
+from .layout import NEVER, Calendar, calendar, choose, program_shape
 
 Tree = Any
 _SHAPES: dict[Any, Shape] = {}  # what was found out about a program, so that it is looked at once
@@ -52,11 +52,13 @@ def programs(shape: Shape, fixed: Fixed | None, kinds: tuple[type, ...]) -> tupl
     def known(words: Words) -> Words:
         return words if fixed is None else words._replace(problem=fixed.problem)
 
-    def first(words: Words, x: Tree, *groups: Any) -> Any:
-        return jax.lax.map(lambda g: begin(known(words), shape, x, *g), groups)
+    def first(words: Words, x: Tree, dates: jax.Array, *groups: Any) -> Any:
+        return jax.lax.map(lambda g: begin(known(words), shape, x, dates, *g), groups)
 
-    def later(words: Words, stop: Any, *groups: Any) -> Any:
-        return jax.lax.map(lambda g: advance(known(words), shape, stop, *g), groups)
+    def later(words: Words, stop: Any, dates: jax.Array, *groups: Any) -> Any:
+        if shape.chip:
+            return chip.advance(known(words), shape, stop, dates, groups[0])
+        return jax.lax.map(lambda g: advance(known(words), shape, stop, dates, *g), groups)
 
     # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
     options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
@@ -76,7 +78,6 @@ class Job:
     chosen: np.ndarray
     records: int
     candidates: int
-    events: list[Events]
     fixed: Fixed | None
     key: Any
 
@@ -106,11 +107,13 @@ class Job:
     def _mine(self, call: int) -> slice:
         return slice(call * self.width, (call + 1) * self.width)
 
-    def begin(self, call: int, x: Tree) -> Carry:
+    def begin(self, call: int, x: Tree) -> Group:
         W, G, axis = self.shape.lanes, self.shape.groups, self.shape.axis
-        mine = self.seeds[self._mine(call)]
+        mine = self._mine(call)
         keys = np.zeros((G * W, 2), np.uint32)
-        keys[: len(mine)] = seed_words(mine)
+        keys[: len(self.seeds[mine])] = seed_words(self.seeds[mine])
+        steps = np.full((self.candidates, G * W), NEVER, np.int32)
+        steps[: self.picks.shape[1], : len(self.seeds[mine])] = self.picks[mine].T
         unknown: Any = np.full((G, self.records + 1, W), np.nan, jax.tree.leaves(x)[0].dtype)
         count: Any = np.zeros((G, self.records + 1, W), np.uint32)
 
@@ -118,16 +121,19 @@ class Job:
             lanes = (W, *leaf.shape) if axis == 0 else (*leaf.shape, W)
             return np.zeros((G, self.candidates, *lanes), leaf.dtype)
 
-        tables = Records(unknown, unknown, unknown, count, count, jax.tree.map(kept, x))
+        rows: Any = steps.reshape(self.candidates, G, W).swapaxes(0, 1)
         laid = np.moveaxis(keys.reshape(G, W, 2), 1, 1 if axis == 0 else 2)
-        carry: Carry = programs(self.shape, self.fixed, self.kinds)[0](self.words, x, laid, tables, self.events[call])
-        return carry
+        tables = Records(unknown, unknown, unknown, unknown, count, count)
+        group: Group = programs(self.shape, self.fixed, self.kinds)[0](
+            self.words, x, self.dates.dates(self.records), laid, Kept(jax.tree.map(kept, x), rows), tables
+        )
+        return group
 
-    def advance(self, stop: int, call: int, carry: Carry) -> Carry:
+    def advance(self, stop: int, call: int, group: Group) -> Group:
         here = len(self.seeds[self._mine(call)])
         live = np.clip(here - self.shape.lanes * np.arange(self.shape.groups), 0, self.shape.lanes).astype(np.int32)
-        done: Carry = programs(self.shape, self.fixed, self.kinds)[1](
-            self.words, np.int32(stop), carry, live, self.events[call]
+        done: Group = programs(self.shape, self.fixed, self.kinds)[1](
+            self.words, np.int32(stop), self.dates.dates(self.records), group, live
         )
         done.t.block_until_ready()
         return done
@@ -148,18 +154,20 @@ class Job:
             "program": str(tuple(self.shape)),
         }
 
-    def compiled(self, carry: Carry) -> Job:
-        """This job, or one with an ordinary loop if a single kernel cannot hold its operations after all."""
-        if not self.shape.kernel:
-            return self
+    def compiled(self, first: Group, x: Tree) -> tuple[Job, Group]:
+        """This job and its first group; with an ordinary loop if one kernel cannot hold its operations after all."""
+        if not (self.shape.kernel or self.shape.chip):
+            return self, first
         try:
-            self.advance(1, 0, carry)
-            return self
-        except jax.errors.JaxRuntimeError:
-            _SHAPES[self.key] = self.shape._replace(kernel=False)
-            return replace(self, shape=_SHAPES[self.key])
+            self.advance(1, 0, first)
+            return self, first
+        except (jax.errors.JaxRuntimeError, NotImplementedError):
+            groups = 1 if self.shape.chip else self.shape.groups
+            _SHAPES[self.key] = self.shape._replace(kernel=False, chip=False, groups=groups)
+            ordinary = replace(self, shape=_SHAPES[self.key])
+            return ordinary, ordinary.begin(0, x)
 
-    def result(self, calls: list[Carry]) -> Trace:
+    def result(self, calls: list[Group]) -> Trace:
         """Everything on the host, lanes turned into rows, padding cut off."""
         n, axis = len(self.seeds), self.shape.axis
         host = [jax.tree.map(lambda v: v[g], c) for c in jax.device_get(calls) for g in range(self.shape.groups)]  # noqa: B023
@@ -171,18 +179,18 @@ class Job:
             def join(*leaves: np.ndarray) -> np.ndarray:
                 return np.concatenate([np.moveaxis(leaf, where, 0) for leaf in leaves])[:n]
 
-            return jax.tree.map(join, *[part(carry) for carry in host])
+            return jax.tree.map(join, *[part(group) for group in host])
 
         def tables(part: Any) -> np.ndarray:
-            joined = np.concatenate([part(carry).T for carry in host])[:n]
+            joined = np.concatenate([part(group).T for group in host])[:n]
             return joined[:, : self.dates.record_steps.size]
 
         def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
             return low.astype(np.int64) + (high.astype(np.int64) << 32)
 
-        seen = rows(lambda c: c.lanes.seen)
-        state = rows(lambda c: c.lanes.state)
-        kept = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda c: c.records.candidates, 1))
+        seen = rows(lambda g: g.lanes.seen)
+        state = rows(lambda g: g.lanes.state)
+        kept = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda g: g.kept.x, 1))
         diverged = seen.diverged > 0
         mean = (seen.total.astype(np.float64) - seen.lost) / self.steps
         every = np.arange(n)
@@ -196,10 +204,11 @@ class Job:
             min_grad_norm=seen.least if self.shape.average else np.full(n, np.nan),
             cost=count(seen.cost, seen.carry),
             record_steps=self.dates.record_steps,
-            grad_norm=tables(lambda c: c.records.grad_norm),
-            value=tables(lambda c: c.records.value),
-            error=tables(lambda c: c.records.error),
-            record_cost=count(tables(lambda c: c.records.cost), tables(lambda c: c.records.carry)),
+            grad_norm=tables(lambda g: g.records.grad_norm),
+            running_mean=tables(lambda g: g.records.mean),
+            value=tables(lambda g: g.records.value),
+            error=tables(lambda g: g.records.error),
+            record_cost=count(tables(lambda g: g.records.cost), tables(lambda g: g.records.carry)),
             last=state.x,
             uniform=Pick(self.picks[every, self.chosen], jax.tree.map(lambda leaf: leaf[every, self.chosen], kept)),
             smallest=Pick(seen.best_step, seen.best_x),
@@ -227,11 +236,10 @@ def prepare(
     if key not in _SHAPES:
         _SHAPES[key] = program_shape(problem, algorithm, x, average)
     shape = _SHAPES[key]
+    if shape.chip:  # as few calls as memory allows, of equal length
+        needed = -(-len(seeds) // shape.lanes)
+        calls = -(-needed // shape.groups)
+        shape = shape._replace(groups=-(-needed // calls))
     dates = calendar(steps, records, candidates)
     picks, chosen = choose(seeds, dates.bounds)
-    events = []
-    for start in range(0, len(seeds), shape.lanes * shape.groups):
-        ends = [start + shape.lanes * g for g in range(shape.groups + 1)]
-        mine = [group_events(dates, picks[a:b], shape.lanes, records, candidates) for a, b in pairwise(ends)]
-        events.append(Events(*(jnp.asarray(np.stack(parts)) for parts in zip(*mine, strict=True))))
-    return Job(words, shape, steps, seeds, dates, picks, chosen, records, candidates, events, fixed, key)
+    return Job(words, shape, steps, seeds, dates, picks, chosen, records, candidates, fixed, key)

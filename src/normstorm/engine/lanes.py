@@ -2,12 +2,11 @@
 
 Every seed always goes through the same compiled program of the same shape, whatever the number of seeds, so its
 numbers cannot depend on its company. Noise is a pure function of (seed, step); it is drawn for a block of steps at
-a time, one live lane after the other (an empty lane costs no noise), and consumed by slices. All trip counts are
-data: one compilation serves every horizon.
+a time and consumed by slices. All trip counts are data: one compilation serves every horizon.
 
-On a CPU the loop over steps is handed to the compiler as one call that must not be inlined and that is compiled
-into a single kernel; without it XLA dispatches every small operation of every step. Loops with operations that
-such a kernel cannot hold are compiled in the ordinary way.
+On a CPU the noise is drawn one live lane after the other (an empty lane costs none), and the loop over steps is
+handed to the compiler as one kernel; without that, XLA dispatches every small operation of every step. Loops with
+operations that such a kernel cannot hold are compiled in the ordinary way. For a GPU see `chip`.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from jax.experimental.layout import Layout, with_layout_constraint
-from jax.experimental.xla_metadata import set_xla_metadata
 
+from ..compiler import one_kernel
+from ..random import step_key
 from .core import Algorithm, State
 from .geometries import norm
-from .random import step_key
+from .lanes_last import over_lanes
 
 Tree = Any
-_marks: Any = set_xla_metadata
 
 
 class Words(NamedTuple):
@@ -45,7 +44,9 @@ class Shape(NamedTuple):
     axis     where the lanes lie in every array: last for small problems (-1), first for large ones (0)
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     exact    whether the problem knows grad F;   valued   whether it knows F
-    kernel   whether the loop over steps is one kernel
+    kernel   whether the loop over steps is one kernel of a CPU
+    wide     whether the noise of all lanes is drawn at once, as accelerators like it
+    chip     whether the loop over steps is one kernel of a GPU, for all groups of a call
     """
 
     lanes: int
@@ -56,6 +57,8 @@ class Shape(NamedTuple):
     exact: bool
     valued: bool
     kernel: bool
+    wide: bool
+    chip: bool
 
 
 class Seen(NamedTuple):
@@ -81,72 +84,89 @@ class Lane(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Rows written at recorded steps (last axis: lanes; the last row is a waste bin), and one iterate per stratum."""
+    """Rows written at recorded steps, and one more; the last axis is that of the lanes."""
 
     grad_norm: jax.Array
+    mean: jax.Array
     value: jax.Array
     error: jax.Array
     cost: jax.Array
     carry: jax.Array
-    candidates: Tree
 
 
-class Events(NamedTuple):
-    """Steps at which something is written, in order, ended by one that never comes.
+class Kept(NamedTuple):
+    """Iterates kept on the way, (R, ...) in the lanes' layout, and the steps (R, lanes) at which they are taken."""
 
-    step     the step;   row      its row among the records, or the waste bin
-    stratum  the stratum it lies in;   pick   (strata, lanes) the step at which a lane's candidate is taken
-    """
-
+    x: Tree
     step: jax.Array
+
+
+class Group(NamedTuple):
+    """All that one group of lanes carries along: t steps are done and `row` is the next row of the records."""
+
+    lanes: Lane
+    kept: Kept
+    records: Records
+    t: jax.Array
     row: jax.Array
-    stratum: jax.Array
-    pick: jax.Array
 
 
 def _select(keep: jax.Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
 
 
-def _see(words: Words, shape: Shape, seen: Seen, state: State, cost: Any, t: Any) -> Seen:
-    """Account for step t, which asked `cost` sample gradients at x_t = state.x_prev and found m_t = state.m."""
+def _see(words: Words, shape: Shape, seen: Seen, state: State, cost: Any, t: Any) -> tuple[Seen, jax.Array]:
+    """Account for step t, which asked `cost` sample gradients at x_t = state.x_prev; also ||m_t||."""
     size = norm(state.m)
     total, lost, least = seen.total, seen.lost, seen.least
     finite = jnp.isfinite(size)
     if shape.average:
         g = norm(words.problem.full_grad(state.x_prev))
         finite &= jnp.isfinite(g)
-        # Kahan's sum: in single precision a plain one stops growing after some 10^7 steps.
-        term = g - lost
-        total = seen.total + term
-        lost = (total - seen.total) - term
+        if g.dtype == jnp.float32:
+            # Kahan's sum: a plain one stops growing after some 10^7 steps.
+            term = g - lost
+            total = seen.total + term
+            lost = (total - seen.total) - term
+        else:
+            total = seen.total + g
         least = jnp.where(g < least, g, least)
     alive = seen.diverged == 0
     count = seen.cost + jnp.where(alive, jnp.asarray(cost, jnp.uint32), 0)
-    carry = seen.carry + (count < seen.cost).astype(jnp.uint32)
-    now = jnp.asarray(t, jnp.int32)
-    better = size < seen.best
-    return Seen(
-        total,
-        lost,
-        least,
-        count,
-        carry,
-        jnp.where(alive & ~finite, now, seen.diverged),
-        jnp.where(better, size, seen.best),
-        jnp.where(better, now, seen.best_step),
-        _select(better, state.x_prev, seen.best_x),
-    )
+    diverged = jnp.where(alive & ~finite, jnp.asarray(t, jnp.int32), seen.diverged)
+    return seen._replace(total=total, lost=lost, least=least, cost=count, diverged=diverged), size
 
 
-def _advance_lane(words: Words, shape: Shape, t: Any, lane: Lane, samples: Tree) -> Lane:
+def advance_lane(words: Words, shape: Shape, t: Any, lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
     state, cost = words.algorithm.step(words.problem, lane.state, samples, t)
-    return _settle(lane.seed, state, _see(words, shape, lane.seen, state, cost, t))
+    seen, size = _see(words, shape, lane.seen, state, cost, t)
+    return _settle(lane.seed, state, seen), size
 
 
 def _settle(seed: jax.Array, state: State, seen: Seen) -> Lane:
     """A lane that has diverged stays at x_t; that is also what the next step finds as x_{t-1}."""
     return Lane(seed, state._replace(x=_select(seen.diverged == 0, state.x, state.x_prev)), seen)
+
+
+def _keep_best(shape: Shape, lanes: Lane, size: jax.Array, t: Any) -> Lane:
+    """Keep x_t in the lanes where ||m_t|| = `size` is the smallest so far; in most steps there is none."""
+    better = size < lanes.seen.best
+
+    def keep(seen: Seen) -> Seen:
+        best_x = _over_lanes(shape, _select, better, lanes.state.x_prev, seen.best_x)
+        step = jnp.where(better, jnp.asarray(t, jnp.int32), seen.best_step)
+        return seen._replace(best=jnp.where(better, size, seen.best), best_step=step, best_x=best_x)
+
+    return lanes._replace(seen=jax.lax.cond(better.any(), keep, lambda seen: seen, lanes.seen))
+
+
+def _take(shape: Shape, lanes: Lane, kept: Kept, t: Any) -> Kept:
+    """Keep x_t in the lanes and rows where it was to be taken."""
+
+    def take(due: jax.Array, old: Tree) -> Tree:
+        return _over_lanes(shape, _select, due, lanes.state.x_prev, old)
+
+    return kept._replace(x=jax.vmap(take)(kept.step == t, kept.x))
 
 
 def _put(table: jax.Array, row: jax.Array, i: Any) -> Any:
@@ -155,18 +175,9 @@ def _put(table: jax.Array, row: jax.Array, i: Any) -> Any:
 
 def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any) -> Any:
     """vmap over the lanes' axis."""
+    if shape.axis < 0:
+        return over_lanes(function, *lanes)
     return jax.vmap(function, in_axes=shape.axis, out_axes=shape.axis)(*lanes)
-
-
-def _one_kernel(function: Callable[[], Any]) -> Any:
-    """Compile `function` as one CPU kernel. The inner marks undo the outer ones for the operations inside."""
-
-    def body() -> Any:
-        with _marks(xla_cpu_small_call="false", inlineable="true"):
-            return function()
-
-    with _marks(xla_cpu_small_call="true", inlineable="false"):
-        return jax.jit(body)()
 
 
 def _laid(leaf: jax.Array, order: Sequence[int]) -> Any:
@@ -179,8 +190,23 @@ def _barrier(tree: Tree) -> Tree:
     return jax.lax.optimization_barrier(tree)  # type: ignore[no-untyped-call]
 
 
+def draw_all(words: Words, shape: Shape, seeds: jax.Array, t: Any) -> Tree:
+    """Samples of steps t + 1 .. t + block for every lane, the step on the first axis."""
+
+    def draw(step: Any) -> Tree:
+        return jax.vmap(
+            lambda seed: words.algorithm.draw(words.problem, step_key(seed, step)),
+            in_axes=shape.axis,
+            out_axes=shape.axis,
+        )(seeds)
+
+    return jax.vmap(draw)(t + 1 + jnp.arange(shape.block, dtype=jnp.int32))
+
+
 def _draw_block(words: Words, shape: Shape, seeds: jax.Array, live: Any, t: Any) -> Tree:
-    """Samples of steps t + 1 .. t + block for every live lane, the step on the first axis."""
+    """The same for every live lane, one after the other."""
+    if shape.wide:
+        return draw_all(words, shape, seeds, t)
     lane_axis = shape.axis
 
     def draw(seed: jax.Array) -> Tree:
@@ -203,113 +229,110 @@ def _draw_block(words: Words, shape: Shape, seeds: jax.Array, live: Any, t: Any)
     return _barrier(jax.tree.map(lambda b: jnp.swapaxes(b, 0, -1), full))
 
 
-def _steps(words: Words, shape: Shape, lanes: Lane, noise: Tree, t0: Any, t: Any, end: Any) -> Lane:
-    """Steps t + 1 .. end; noise[i] belongs to step t0 + 1 + i."""
+def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: Any) -> tuple[Lane, Kept]:
+    """Steps up to `end`; noise[i] belongs to step t0 + 1 + i."""
 
-    def one(i: Any, lanes: Lane) -> Any:
+    def one(i: Any, lanes: Lane) -> Lane:
         samples = jax.tree.map(lambda b: jax.lax.dynamic_index_in_dim(b, i, 0, keepdims=False), noise)
-        moved = _over_lanes(shape, partial(_advance_lane, words, shape, t0 + 1 + i), lanes, samples)
-        return moved._replace(state=jax.tree.map(lambda v: _laid(v, range(v.ndim)), moved.state))
+        moved, size = _over_lanes(shape, partial(advance_lane, words, shape, t0 + 1 + i), lanes, samples)
+        return _keep_best(shape, moved, size, t0 + 1 + i)
 
-    def loop() -> Any:
-        return jax.lax.fori_loop(t - t0, end - t0, one, lanes)
+    def stretch(carry: tuple[Lane, Kept, Any]) -> tuple[Lane, Kept, Any]:
+        """Up to the next step at which some lane's iterate is taken."""
+        lanes, kept, t = carry
+        until = jnp.minimum(end, jnp.min(jnp.where(kept.step > t, kept.step, end)))
+        odd = (until - t) % 2
+        lanes = jax.lax.fori_loop(t - t0, t - t0 + odd, one, lanes)
 
-    done: Lane = _one_kernel(loop) if shape.kernel else loop()
-    return done
+        def two(i: Any, lanes: Lane) -> Lane:
+            at = t - t0 + odd + 2 * i
+            return one(at + 1, one(at, lanes))
+
+        lanes = jax.lax.fori_loop(0, (until - t) // 2, two, lanes)
+        return lanes, _take(shape, lanes, kept, until), until
+
+    def loop(*carry: Any) -> Any:
+        return jax.lax.while_loop(lambda c: c[2] < end, stretch, carry)
+
+    before = group.lanes, group.kept, group.t
+    lanes, kept, _ = one_kernel(loop, *before) if shape.kernel else loop(*before)
+    return count_over(group.lanes, lanes), kept
 
 
-def _record(words: Words, shape: Shape, lanes: Lane, records: Records, row: Any) -> Records:
-    """Write what is known of x_t and m_t into `row`."""
+def count_over(before: Lane, after: Lane) -> Lane:
+    """Carry to the upper word of the cost; a block of steps adds less than 2^32 (see `layout`)."""
+    carry = after.seen.carry + (after.seen.cost < before.seen.cost).astype(jnp.uint32)
+    return after._replace(seen=after.seen._replace(carry=carry))
+
+
+def _look(words: Words, shape: Shape, lanes: Lane, t: Any) -> tuple[jax.Array, ...]:
+    """What is known of x_t and m_t, in the order of the records."""
 
     def look(lane: Lane) -> tuple[jax.Array, ...]:
         x, alive = lane.state.x_prev, lane.seen.diverged == 0
-        value = grad_norm = error = jnp.full_like(lane.seen.best, jnp.nan)
+        value = grad_norm = error = mean = jnp.full_like(lane.seen.best, jnp.nan)
         if shape.valued:
             value = words.problem.value(x)
         if shape.exact:
             gradient = words.problem.full_grad(x)
             grad_norm, error = norm(gradient), norm(jax.tree.map(jnp.subtract, lane.state.m, gradient))
-        return tuple(jnp.where(alive, v, jnp.nan).astype(lane.seen.best.dtype) for v in (grad_norm, value, error))
+        if shape.average:
+            mean = (lane.seen.total - lane.seen.lost) / t
+        seen = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, value, error))
+        return *(v.astype(lane.seen.best.dtype) for v in seen), lane.seen.cost, lane.seen.carry
 
     # Scalars have no other axis, so that the lanes' axis is the last one in either layout.
-    entries = (*_over_lanes(shape, look, lanes), lanes.seen.cost, lanes.seen.carry)
-    written = [_put(table, entry, row) for table, entry in zip(records[:-1], entries, strict=True)]
-    return Records._make([*written, records.candidates])
+    found: tuple[jax.Array, ...] = _over_lanes(shape, look, lanes)
+    return found
 
 
-def _take(shape: Shape, lanes: Lane, candidates: Tree, picked: jax.Array, stratum: Any) -> Tree:
-    """Keep x_t as the stratum's candidate in the lanes that picked t."""
-
-    def put(table: jax.Array, x: jax.Array) -> Any:
-        old = jax.lax.dynamic_index_in_dim(table, stratum, 0, keepdims=False)
-        new = _over_lanes(shape, jnp.where, picked, x, old)
-        return _put(table, new, stratum)
-
-    return jax.tree.map(put, candidates, lanes.state.x_prev)
+def mark(words: Words, shape: Shape, dates: jax.Array, group: Group) -> Group:
+    """If the step just done is to be recorded, write its row; else what is written there is written over later."""
+    due = dates[group.row] == group.t
+    nothing = tuple(jnp.zeros_like(table[0]) for table in group.records)
+    entries = jax.lax.cond(due, lambda: _look(words, shape, group.lanes, group.t), lambda: nothing)
+    records = (_put(table, entry, group.row) for table, entry in zip(group.records, entries, strict=True))
+    return group._replace(records=Records(*records), row=group.row + due)
 
 
-class Carry(NamedTuple):
-    """The outer loops' state: t steps are done and `event` is the next event."""
-
-    lanes: Lane
-    records: Records
-    t: jax.Array
-    event: jax.Array
-
-
-def _mark(words: Words, shape: Shape, events: Events, carry: Carry) -> Carry:
-    """If the step just done is an event, write it."""
-    due = events.step[carry.event] == carry.t
-    row, stratum = events.row[carry.event], events.stratum[carry.event]
-    picked = events.pick[stratum] == carry.t
-    records = jax.lax.cond(
-        due & (row < carry.records.grad_norm.shape[0] - 1),
-        lambda r: _record(words, shape, carry.lanes, r, row),
-        lambda r: r,
-        carry.records,
-    )
-    candidates = jax.lax.cond(
-        due & picked.any(),
-        lambda c: _take(shape, carry.lanes, c, picked, stratum),
-        lambda c: c,
-        records.candidates,
-    )
-    return Carry(carry.lanes, records._replace(candidates=candidates), carry.t, carry.event + due)
-
-
-def begin(words: Words, shape: Shape, x: Tree, seeds: jax.Array, records: Records, events: Events) -> Carry:
+def begin(
+    words: Words, shape: Shape, x: Tree, dates: jax.Array, seeds: jax.Array, kept: Kept, records: Records
+) -> Group:
     """Step 1 from the same x_1 in every lane."""
 
     def draw(seed: jax.Array) -> Tree:
         return words.algorithm.draw(words.problem, step_key(seed, 1))
 
-    def first(seed: jax.Array, samples: Tree) -> Lane:
+    def first(seed: jax.Array, samples: Tree) -> tuple[Lane, jax.Array]:
         state, cost = words.algorithm.first(words.problem, x, samples)
         zero = jnp.zeros_like(norm(state.m))
         count = jnp.zeros_like(seed[0])
         step = count.astype(jnp.int32)
         nothing = Seen(zero, zero, zero + jnp.inf, count, count, step, zero + jnp.inf, step, x)
-        return _settle(seed, state, _see(words, shape, nothing, state, cost, 1))
+        seen, size = _see(words, shape, nothing, state, cost, 1)
+        return _settle(seed, state, seen), size
 
     samples = _barrier(_over_lanes(shape, draw, seeds))
     zero = jnp.zeros((), jnp.int32)
-    return _mark(words, shape, events, Carry(_over_lanes(shape, first, seeds, samples), records, zero + 1, zero))
+    lanes, size = _over_lanes(shape, first, seeds, samples)
+    lanes = _keep_best(shape, lanes, size, 1)
+    return mark(words, shape, dates, Group(lanes, _take(shape, lanes, kept, 1), records, zero + 1, zero))
 
 
-def advance(words: Words, shape: Shape, stop: Any, carry: Carry, live: Any, events: Events) -> Carry:
+def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Group, live: Any) -> Group:
     """Go on until `stop` steps are done. Only the first `live` lanes hold seeds."""
-    stop = jnp.where(live > 0, stop, carry.t)
+    stop = jnp.where(live > 0, stop, group.t)
 
-    def block(carry: Carry) -> Carry:
-        t0 = carry.t
+    def block(group: Group) -> Group:
+        t0 = group.t
         end = jnp.minimum(t0 + shape.block, stop)
-        noise = _draw_block(words, shape, carry.lanes.seed, live, t0)
+        noise = _draw_block(words, shape, group.lanes.seed, live, t0)
 
-        def segment(carry: Carry) -> Carry:
-            until = jnp.minimum(end, events.step[carry.event])
-            lanes = _steps(words, shape, carry.lanes, noise, t0, carry.t, until)
-            return _mark(words, shape, events, carry._replace(lanes=lanes, t=until))
+        def segment(group: Group) -> Group:
+            until = jnp.minimum(end, dates[group.row])
+            lanes, kept = _steps(words, shape, group, noise, t0, until)
+            return mark(words, shape, dates, group._replace(lanes=lanes, kept=kept, t=until))
 
-        return jax.lax.while_loop(lambda c: c.t < end, segment, carry)
+        return jax.lax.while_loop(lambda g: g.t < end, segment, group)
 
-    return jax.lax.while_loop(lambda c: c.t < stop, block, carry)
+    return jax.lax.while_loop(lambda g: g.t < stop, block, group)

@@ -6,40 +6,33 @@ Nothing here depends on the number of seeds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..random import THREEFRY, seed_words, threefry
+from . import chip
 from .core import Algorithm
-from .lanes import Shape
-from .random import THREEFRY, seed_words, threefry
+from .lanes import Shape, Words
+from .replay import primitives
 
 Tree = Any
 NEVER = np.iinfo(np.int32).max
 SMALL = 128  # numbers in x and in one step's samples up to which lanes lie on the last axis
 LARGE = 4096  # beyond this many numbers one step is long enough for ordinary dispatch, which may use several cores
 BLOCK_BYTES = 2**18  # noise of one block, so that it stays near the core
-
+MANY = 1024  # lanes of a group on an accelerator
+NUMBERS = 2**22  # numbers of a group whose loop is an ordinary one
+WIDE_BYTES = 2**25  # noise of one block of a group there
+CALL_BYTES = 2**32  # and of all groups of a call
 
 # Operations that XLA hands to libraries; a loop that holds one cannot be a single kernel.
 LIBRARY = (
     *("dot_general", "conv_general", "sort", "top_k", "scatter", "fft", "ffi", "custom_call", "pure_callback"),
     *("cholesky", "lu", "qr", "eig", "svd", "schur", "householder", "triangular_solve", "tridiagonal"),
 )
-
-
-def primitives(jaxpr: Any) -> Iterator[str]:
-    """Names of all operations of a traced function, also of those inside others."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for value in equation.params.values():
-            for part in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(part, "jaxpr", part)
-                if hasattr(inner, "eqns"):
-                    yield from primitives(inner)
 
 
 def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> bool:
@@ -53,6 +46,23 @@ def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, 
     return not any(name.startswith(library) for name in names for library in LIBRARY)
 
 
+def dearest_step(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree) -> int:
+    """Sample gradients of a step, where that is a fixed number; else 1."""
+    asked: list[Any] = []
+
+    def step(x: Tree, samples: Tree) -> None:
+        state, cost = algorithm.first(problem, x, samples)
+        asked.extend([cost, algorithm.step(problem, state, samples, 2)[1]])
+
+    jax.eval_shape(step, x, samples)
+    return max(cost if isinstance(cost, int) else 1 for cost in asked)
+
+
+def accelerated() -> bool:
+    """Whether this is a machine that wants many lanes at once."""
+    return jax.default_backend() != "cpu"
+
+
 def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) -> Shape:
     """Lanes and block length from the size of x and of one step's samples."""
     key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=THREEFRY)
@@ -62,15 +72,33 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     drawn = sum(leaf.size for leaf in samples)
     bytes_drawn = sum(leaf.size * leaf.dtype.itemsize for leaf in samples)
     size = max(point, drawn)
-    small = size <= SMALL
-    lanes, groups = (8, 8) if small else (1, 1)
-    block = 2 ** int(math.log2(min(256, max(1, BLOCK_BYTES // max(1, lanes * bytes_drawn)))))
+    small, wide = size <= SMALL, accelerated()
+    lanes, groups = (16, 4) if small else (1, 1)
+    longest = 2**32 // (dearest_step(problem, algorithm, x, drawing) + 1)  # within a block, costs are 32-bit words
+    block = _block(min(256, longest), BLOCK_BYTES, lanes * bytes_drawn)
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     average = average and exact
-    kernel = jax.default_backend() == "cpu" and size <= LARGE
-    kernel = kernel and fits_one_kernel(problem, algorithm, x, drawing, average)
-    return Shape(lanes, groups, block, -1 if small else 0, average, exact, valued, kernel)
+    kernel = not wide and size <= LARGE and fits_one_kernel(problem, algorithm, x, drawing, average)
+    shape = Shape(lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, wide, False)
+    if not wide:
+        return shape
+    if small and chip.fits(Words(problem, algorithm), shape, x, drawing):
+        block = _block(min(512, longest), WIDE_BYTES, MANY * bytes_drawn)
+        return shape._replace(lanes=MANY, groups=_groups(MANY * block * bytes_drawn), block=block, chip=True)
+    lanes = 2 ** int(math.log2(max(1, min(16 * MANY, NUMBERS // size))))
+    return shape._replace(lanes=lanes, groups=1, block=_block(min(64, longest), WIDE_BYTES, lanes * bytes_drawn))
+
+
+def _block(longest: int, memory: int, bytes_a_step: int) -> int:
+    """Steps whose noise fits, a power of two."""
+    return 1 << int(math.log2(max(1, min(longest, memory // max(1, bytes_a_step)))))
+
+
+def _groups(bytes_a_group: int) -> int:
+    """Groups of one call whose noise takes no more than an eighth of the accelerator's memory."""
+    memory = (jax.devices()[0].memory_stats() or {}).get("bytes_limit", CALL_BYTES)
+    return max(1, int(min(CALL_BYTES, memory // 8)) // max(1, bytes_a_group))
 
 
 class Calendar(NamedTuple):
@@ -79,28 +107,18 @@ class Calendar(NamedTuple):
     record_steps: np.ndarray
     bounds: np.ndarray
 
+    def dates(self, records: int) -> np.ndarray:
+        """The recorded steps in an array whose size is the same for every T, ended by steps that never come."""
+        steps = np.full(records + 1, NEVER, np.int32)
+        steps[: self.record_steps.size] = self.record_steps
+        return steps
+
 
 def calendar(steps: int, records: int, candidates: int) -> Calendar:
     """Log-spaced records and strata as even as integers allow; fewer of either if there are fewer steps."""
     used = min(candidates, steps)
     bounds = np.arange(used + 1, dtype=np.int64) * steps // used
     return Calendar(np.unique(np.rint(np.geomspace(1, steps, records)).astype(np.int64)), bounds)
-
-
-def group_events(
-    dates: Calendar, picks: np.ndarray, lanes: int, records: int, candidates: int
-) -> tuple[np.ndarray, ...]:
-    """The Events of one group, in arrays whose shapes are the same for every T and for every number of seeds."""
-    step = np.full(records + candidates * lanes + 1, NEVER, np.int32)
-    row = np.full(step.size, records, np.int32)
-    stratum = np.zeros(step.size, np.int32)
-    times = np.union1d(dates.record_steps, picks)
-    step[: times.size] = times
-    row[np.searchsorted(times, dates.record_steps)] = np.arange(dates.record_steps.size)
-    stratum[: times.size] = np.searchsorted(dates.bounds[1:], times)
-    pick = np.zeros((candidates, lanes), np.int32)
-    pick[: picks.shape[1], : picks.shape[0]] = picks.T
-    return step, row, stratum, pick
 
 
 def choose(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -17,7 +17,7 @@ from ..results import Trace
 from . import checkpoint as storage
 from .core import Algorithm
 from .job import prepare
-from .lanes import Carry
+from .lanes import Group
 
 Tree = Any
 LONGEST = 2**30
@@ -63,34 +63,35 @@ def run(
         _whole("chunk", chunk, 1, LONGEST)
     threads = _cores() if threads is None else _whole("threads", threads, 1, LONGEST)
     job = prepare(problem, algorithm, x, int(steps), todo, records=records, candidates=candidates, average=average)
-    template = job.begin(0, x)
-    job = job.compiled(template)
+    first = job.begin(0, x)
+    job, first = job.compiled(first, x)
     identity = {**job.identity(x), "fingerprint": fingerprint}
     with ThreadPoolExecutor(threads) as pool:
         spread = map if threads == 1 else partial(_spread, pool, jnp.zeros(()).dtype == np.float64)
-        carries = _resume(checkpoint, identity, job.calls, template) or list(
-            spread(lambda c: job.begin(c, x), range(job.calls))
-        )
+        groups = _resume(checkpoint, identity, job.calls, first) or [
+            first,
+            *spread(lambda c: job.begin(c, x), range(1, job.calls)),
+        ]
         saved = time.monotonic()
-        done, length = int(carries[0].t[0]), chunk or 4 * job.shape.block
+        done, length = int(groups[0].t.ravel()[0]), chunk or 4 * job.shape.block
         try:
             while done < steps:
                 started = time.monotonic()
                 done = min(job.aligned(done + length), job.steps)
-                carries = list(spread(partial(job.advance, done), range(job.calls), carries))
+                groups = list(spread(partial(job.advance, done), range(job.calls), groups))
                 now = time.monotonic()
                 if chunk is None and now - started < CHUNK_SECONDS / 2:
                     length *= 2
                 if progress is not None:
                     progress(done, job.steps)
                 if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
-                    storage.save(checkpoint, _flat(carries), identity)
+                    storage.save(checkpoint, _flat(groups), identity)
                     saved = now
         except KeyboardInterrupt:
             if checkpoint is not None:
-                storage.save(checkpoint, _flat(carries), identity)
+                storage.save(checkpoint, _flat(groups), identity)
             raise
-    return job.result(carries)
+    return job.result(groups)
 
 
 def _spread(pool: ThreadPoolExecutor, double: bool, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
@@ -103,15 +104,15 @@ def _spread(pool: ThreadPoolExecutor, double: bool, function: Callable[..., Any]
     return pool.map(call, *args)
 
 
-def _flat(carries: list[Carry]) -> dict[str, np.ndarray]:
+def _flat(groups: list[Group]) -> dict[str, np.ndarray]:
     """All calls in one dictionary of arrays, the call on the first axis."""
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(carries))
+    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(groups))
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(stacked)}
 
 
 def _resume(
-    path: str | os.PathLike[str] | None, identity: dict[str, Any], calls: int, template: Carry
-) -> list[Carry] | None:
+    path: str | os.PathLike[str] | None, identity: dict[str, Any], calls: int, template: Group
+) -> list[Group] | None:
     if path is None or not os.path.exists(path):
         return None
     leaves = jax.tree_util.tree_leaves_with_path(template)

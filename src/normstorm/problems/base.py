@@ -75,16 +75,13 @@ class Certified(ABC):
         def infimum_kind(self) -> str: ...
 
     @abstractmethod
-    def value(self, x: jax.Array) -> jax.Array:
-        ...
+    def value(self, x: jax.Array) -> jax.Array: ...
 
     @abstractmethod
-    def full_grad(self, x: jax.Array) -> jax.Array:
-        ...
+    def full_grad(self, x: jax.Array) -> jax.Array: ...
 
     @abstractmethod
-    def start(self) -> jax.Array:
-        ...
+    def start(self) -> jax.Array: ...
 
     def objective_smoothness(self) -> tuple[float, float]:
         """(L0, L1) of Definition 1 for F. By Jensen's inequality 3B is enough."""
@@ -134,8 +131,7 @@ class FiniteSum(ABC):
     data: Any
 
     @abstractmethod
-    def loss(self, x: Any, row: Any) -> jax.Array:
-        ...
+    def loss(self, x: Any, row: Any) -> jax.Array: ...
 
     @property
     def size(self) -> int:

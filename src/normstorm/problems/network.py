@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm.problems.base import STATIC, Certified, FiniteSum, count, dot, positive, pytree
-from normstorm.problems.lemmas import Vector, from_hessian, largest_excess
+from normstorm.problems.lemmas import Vector, largest_excess
 from normstorm.problems.linear import Matrix, sphere_rows
 
 TANH2 = 4 / (3 * 3**0.5)  # max |tanh''|
@@ -22,26 +22,30 @@ USECH = 0.447744  # above max u sech^2 u = 0.4477432...
 class TanhNetwork(FiniteSum, Certified):
     """f_i = (N_i - y_i)^2/2 + (rho/4) ||theta||^4, N_i = v'tanh(W x_i), theta = (W, v) flattened. F* >= 0.
 
-    h hidden units, ||x_i|| <= R, |y_i| <= Y, r = ||theta||, so ||W||^2 + ||v||^2 = r^2.
+    h hidden units, ||x_i|| <= R, |y_i| <= Y, E y^2 = Y2^2, r = ||theta||, so ||W||^2 + ||v||^2 = r^2.
     **The network.** |tanh u| <= min(1, |u|) gives ||tanh(W x)|| <= min(sqrt h, R ||W||), so |N| <= n(r) = min(sqrt h
     r, R r^2/2), and ||grad N||^2 = ||tanh(W x)||^2 + ||v sech^2(W x)||^2 ||x||^2 <= R^2 r^2. The Hessian of N has the
-    blocks vv: 0, vW: diag(sech^2) times x', of norm <= R, WW: v_j tanh''(.) xx' for each unit, of norm <= (4/(3 sqrt
-    3)) R^2 r. So ||H_N|| <= R + .77 R^2 r.
-    **Smoothness.** ||H_i|| <= R^2 r^2 + (n(r) + Y)(R + .77 R^2 r) + 3 rho r^2, which grows at most like r^2 once
-    r >= 2 sqrt(h)/R, where n is linear.
-    **Gradient from below.** <grad N, theta> = N + q with q = sum_j v_j u_j sech^2(u_j), |q| <= k sqrt h r, k = max u
-    sech^2 u. With e = N - y: e (N + q) = e^2 + e (y + q) >= -(y + q)^2/4. So ||grad F|| >= <grad F, theta>/r >= B(r)
-    = rho r^3 - (Y + k sqrt h r)^2/(4 r), and B(q r) >= q^3 B(r) where B(r) >= 0. On a cell [a, b] it is at least rho
-    a^3 - (Y + k sqrt h b)^2/(4 a). The radial lemma gives l0 for the chosen l1, then the Hessian lemma; one bound
-    serves 3A, 3B and Definition 1.
-    **Noise.** The regulariser cancels. ||e_i grad N_i|| <= E(r) = (n(r) + Y) R r, which grows at most like r^2 from
-    the same r on. So 4A: 2 E(r) <= sigma0 + sigma1 ||grad F||, and 4B from E(r)^2 <= sigma0^2 + sigma1^2 B(r)^2, by
-    the radial lemma for the chosen sigma1. Without the regulariser there are no global constants (see `negative.py`).
+    blocks vv: 0, vW: diag(sech^2) times x', of norm <= R, WW: v_j tanh''(.) xx' for each unit, of norm <= c = (4/(3
+    sqrt 3)) R^2 r. So ||H_N|| is at most the norm of the matrix with rows (0, R), (R, c): (c + sqrt(c^2 + 4 R^2))/2.
+    **Smoothness**, for any chosen L1 > 0. ||H_i|| <= R^2 r^2 + (n(r) + Y) ||H_N|| + 3 rho r^2, which grows at most like
+    r^2 once r >= 2 sqrt(h)/R, where n is linear. On the way from theta to a point at distance <= 1/L1 this holds with
+    r + 1/L1 in the place of r, and the integral of H_i along the way is the change of the gradient. So the radial
+    lemma, with the gradient at theta, gives L0. No factor 1/ln 2 is needed, as H_i is bounded on the whole way; one
+    bound serves 3A, 3B and Definition 1.
+    **Gradient from below.** <grad N, theta> = N + q with q = sum_j v_j u_j sech^2(u_j), |q| <= m(r) = min(k sqrt h r,
+    R r^2/2), k = max u sech^2 u. With e = N - y: e (N + q) = e^2 + e (y + q) >= -(y + q)^2/4, and E (y + q)^2 <= (Y2 +
+    m(r))^2. So ||grad F|| >= <grad F, theta>/r >= B(r) = rho r^3 - (Y2 + m(r))^2/(4 r), and B(c r) >= c^3 B(r) for c >=
+    1 where B(r) >= 0, as m(c r) <= c^2 m(r). On a cell [a, b] it is at least rho a^3 - (Y2 + m(b))^2/(4 a).
+    **Noise.** The regulariser cancels: it is e_i grad N_i minus its mean. ||e_i grad N_i|| <= (n(r) + Y) R r, and the
+    root mean square, hence the length of the mean, is at most (n(r) + Y2) R r. All grow at most like r^2 from the same
+    r on. So 4A: (2 n(r) + Y + Y2) R r <= sigma0 + sigma1 ||grad F||, and 4B: ((n(r) + Y2) R r)^2 <= sigma0^2 + sigma1^2
+    B(r)^2, by the radial lemma for the chosen sigma1. Without the regulariser there are no global constants (see
+    `negative.py`).
     """
 
     data: tuple[Matrix, Matrix]
     rho: float
-    l1: float
+    L1: float
     sigma1: float
     hidden: int = field(metadata=STATIC)
     name: ClassVar[str] = "tanh-network"
@@ -59,23 +63,25 @@ class TanhNetwork(FiniteSum, Certified):
         return 0.5 * jnp.cos(jnp.arange(1.0, size + 1))
 
     def smoothness(self, sense: str) -> tuple[float, float]:
-        R, Y = self._data_bounds()
+        R, Y, _ = self._data_bounds()
 
         def hessian(r: Vector) -> Vector:
-            return R**2 * r**2 + (self._output(r) + Y) * (R + TANH2 * R**2 * r) + 3 * self.rho * r**2
+            p = r + 1 / self.L1
+            c = TANH2 * R**2 * p
+            of_network = (c + np.hypot(c, 2 * R)) / 2
+            return (R**2 + 3 * self.rho) * p**2 + (self._output(p) + Y) * of_network
 
-        return from_hessian(largest_excess(hessian, self._gradient, self.l1, self._reach()), self.l1)
+        return largest_excess(hessian, self._gradient, self.L1, self._reach()), self.L1
 
     def deviation(self, sense: str) -> tuple[float, float]:
-        R, Y = self._data_bounds()
-
-        def size(r: Vector) -> Vector:
-            return (self._output(r) + Y) * R * r
-
+        R, Y, Y2 = self._data_bounds()
         if sense == "almost-sure":
-            return largest_excess(lambda r: 2 * size(r), self._gradient, self.sigma1, self._reach()), self.sigma1
+            size = largest_excess(
+                lambda r: (2 * self._output(r) + Y + Y2) * R * r, self._gradient, self.sigma1, self._reach()
+            )
+            return size, self.sigma1
         square = largest_excess(
-            lambda r: size(r) ** 2,
+            lambda r: ((self._output(r) + Y2) * R * r) ** 2,
             lambda a, b: np.maximum(self._gradient(a, b), 0) ** 2,
             self.sigma1**2,
             self._reach(),
@@ -83,20 +89,22 @@ class TanhNetwork(FiniteSum, Certified):
         return square**0.5, self.sigma1
 
     def _gradient(self, a: Vector, b: Vector) -> Vector:
-        _, Y = self._data_bounds()
-        return np.asarray(self.rho * a**3 - (Y + USECH * self.hidden**0.5 * b) ** 2 / (4 * a))
+        R, _, Y2 = self._data_bounds()
+        m = np.minimum(USECH * self.hidden**0.5 * b, R * b**2 / 2)
+        return np.asarray(self.rho * a**3 - (Y2 + m) ** 2 / (4 * a))
 
     def _output(self, r: Vector) -> Vector:
-        R, _ = self._data_bounds()
+        R, _, _ = self._data_bounds()
         return np.asarray(np.minimum(self.hidden**0.5 * r, R * r**2 / 2))
 
     def _reach(self) -> float:
-        R, _ = self._data_bounds()
+        R, _, _ = self._data_bounds()
         return float(max(2 * self.hidden**0.5 / R, 1.0))
 
-    def _data_bounds(self) -> tuple[float, float]:
-        inputs, targets = self.data
-        return float(np.max(np.linalg.norm(inputs, axis=1))), float(np.max(np.abs(targets)))
+    def _data_bounds(self) -> tuple[float, float, float]:
+        """R, Y and Y2."""
+        x, y = self.data
+        return float(np.max(np.linalg.norm(x, axis=1))), float(np.max(np.abs(y))), float(np.mean(y**2) ** 0.5)
 
 
 def tanh_network(
@@ -104,15 +112,15 @@ def tanh_network(
     inputs: int = 2,
     hidden: int = 3,
     rho: float = 0.5,
-    l1: float = 6.0,
-    sigma1: float = 2.0,
+    L1: float = 6.0,
+    sigma1: float = 2.5,
     seed: int = 0,
 ) -> TanhNetwork:
-    """Inputs on the unit circle (sphere), targets in [-1, 1] from a planted network of one unit."""
+    """Inputs on the unit circle (sphere), targets in [-1, 1] from a planted unit; L1 and sigma1 are free."""
     name = "tanh-network"
     rng = np.random.default_rng(seed)
     x = sphere_rows(rng, count(name, "n", n), count(name, "inputs", inputs))
     y = np.tanh(x @ (3 * sphere_rows(rng, 1, inputs)[0]))
-    for parameter, number in (("rho", rho), ("l1", l1), ("sigma1", sigma1)):
+    for parameter, number in (("rho", rho), ("L1", L1), ("sigma1", sigma1)):
         positive(name, parameter, number)
-    return TanhNetwork((x, y), rho, l1, sigma1, count(name, "hidden", hidden))
+    return TanhNetwork((x, y), rho, L1, sigma1, count(name, "hidden", hidden))

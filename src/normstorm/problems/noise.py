@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 
 from normstorm.problems.base import STATIC, Certified, nonnegative, positive, pytree, unit
+from normstorm.random import normal
 
 
 class Effect(NamedTuple):
@@ -77,7 +78,7 @@ class SphereNoise:
 
     def sample(self, key: jax.Array, n: int, dim: int) -> tuple[jax.Array, jax.Array]:
         sign, direction = jax.random.split(key)
-        return jax.random.rademacher(sign, (n,), float), unit(jax.random.normal(direction, (n, dim)))
+        return jax.random.rademacher(sign, (n,), float), unit(normal(direction, (n, dim)))
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         e, u = (jnp.mean(part, axis=0).astype(x.dtype) for part in sample)
@@ -94,7 +95,7 @@ class GaussianNoise(SphereNoise):
 
     def sample(self, key: jax.Array, n: int, dim: int) -> tuple[jax.Array, jax.Array]:
         sign, direction = jax.random.split(key)
-        return jax.random.normal(sign, (n,)), jax.random.normal(direction, (n, dim)) / math.sqrt(dim)
+        return normal(sign, (n,)), normal(direction, (n, dim)) / math.sqrt(dim)
 
     def effect(self, sense: str, dim: int) -> Effect:
         if sense == "almost-sure":
@@ -120,7 +121,7 @@ class FourierNoise:
 
     def sample(self, key: jax.Array, n: int, dim: int) -> tuple[jax.Array, jax.Array]:
         direction, phase = jax.random.split(key)
-        v = unit(jax.random.normal(direction, (n, dim)))
+        v = unit(normal(direction, (n, dim)))
         return v, jax.random.uniform(phase, (n,), maxval=2 * math.pi)
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: tuple[jax.Array, jax.Array]) -> jax.Array:

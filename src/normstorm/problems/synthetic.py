@@ -259,7 +259,8 @@ class Valley:
         return self.g0 * slope + jnp.sum(x[1:] ** 2) / 2
 
     def grad(self, x: jax.Array) -> jax.Array:
-        return x.at[0].set(self.g0 * x[0] / jnp.sqrt(1 + x[0] ** 2))
+        gentle = self.g0 * x[:1] / jnp.sqrt(1 + x[:1] ** 2)
+        return jnp.concatenate([gentle, x[1:]])
 
     def start(self) -> jax.Array:
         return jnp.zeros(self.dim).at[0].set(self.distance)

@@ -126,7 +126,7 @@ def from_loss(
     """A problem from loss(x, sample), written in jax.numpy for one sample.
 
     data       arrays (a pytree of them with one leading axis), of which rows are drawn uniformly with replacement; or a
-               function sampler(key, n) that returns n samples
+               function sampler(key, n) that returns n samples along a leading axis and depends on nothing else
     start      the default x0, any pytree of floating-point arrays
     constants  Constants for this start, or a function of x0 that returns them; they are the user's claim, not checked
     infimum    a lower bound of F, if known
@@ -140,6 +140,7 @@ def from_loss(
     if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
         raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
     if callable(data):
+        _check_sampler(data)
         return StreamProblem(x0, loss, data, objective, constants, infimum, name)
     if objective is not None:
         raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
@@ -150,6 +151,22 @@ def from_loss(
             f"from_loss: data must be a sampler or arrays with one common leading axis; got lengths {sorted(lengths)}"
         )
     return DataProblem(rows, x0, loss, constants, infimum, name)
+
+
+def _check_sampler(sampler: Callable[[jax.Array, int], Any]) -> None:
+    """A sampler is traced once: randomness that is not from the key would give the same samples at every step."""
+    n = 3
+    first, second = (jax.tree.map(np.asarray, sampler(jax.random.key(0), n)) for _ in range(2))
+    shapes = sorted({leaf.shape for leaf in jax.tree.leaves(first)})
+    if not shapes or any(shape[:1] != (n,) for shape in shapes):
+        raise ValueError(
+            "from_loss: data must be a sampler(key, n) that returns n samples along the leading axis of its arrays; "
+            f"got shapes {', '.join(map(str, shapes)) or 'of nothing'} for n={n}"
+        )
+    if not _same(first, second):
+        raise ValueError(
+            "from_loss: data must be a sampler that depends on nothing but key and n; got two answers for one key"
+        )
 
 
 def load(place: str) -> Any:

@@ -15,8 +15,8 @@ last        x_{T+1}: no promise before the run; the fresh-sample bound after it
 
 from __future__ import annotations
 
-import hashlib
 import os
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,13 +24,16 @@ from typing import Any
 import jax
 import numpy as np
 
-from .engine.algorithms import from_plan
-from .engine.run import run
-from .point_certificate import PointCertificate, certify, sample_count
-from .results import Trace
-from .theory.fresh import Sense, samples_for
-from .theory.plan import Plan, round_up
-from .theory.planner import plan as make_plan
+from ..engine.algorithms import from_plan
+from ..engine.run import run
+from ..point_certificate import PointCertificate, certify, sample_count
+from ..results import Trace
+from ..theory.fresh import Sense, samples_for
+from ..theory.plan import Plan, round_up
+from ..theory.planner import plan as make_plan
+from .identity import fingerprint
+from .progress import Progress
+from .rounding import Precision, assess
 
 Tree = Any
 CHOICES = ("two-phase", "random", "smallest", "last")
@@ -46,6 +49,7 @@ class Result:
     plan          parameters and what was guaranteed before the run
     promise       what the plan's bound says of the chosen point, in a sentence
     certificate   what fresh samples certify of it after the run
+    precision     what rounding can have done to the plan's bound in this run
     trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
     """
 
@@ -54,6 +58,7 @@ class Result:
     plan: Plan
     promise: str
     certificate: PointCertificate
+    precision: Precision
     trace: Trace
     sample_gradients: int
 
@@ -105,14 +110,14 @@ def minimize(
     if choose not in CHOICES:
         raise ValueError(f"minimize: choose must be one of {', '.join(CHOICES)}; got choose={choose!r}")
     x1 = problem.start() if x0 is None else x0
-    found = _planned(problem, x1, target, budget, plan, confidence)
+    found = _planned(problem, x0, target, budget, plan, confidence)
     level = found.confidence if found.confidence is not None else (0.99 if confidence is None else confidence)
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
     if found.horizon > LONGEST:
         raise ValueError(
             f"minimize: target and budget must lead to at most {LONGEST} steps; got a plan of {found.horizon} steps"
         )
-    with _Progress(progress) as shown:
+    with Progress(progress) as shown:
         trace = run(
             problem,
             from_plan(found),
@@ -128,7 +133,10 @@ def minimize(
     each = samples if samples is not None else default_samples(found, sense)
     x, reason, certificate, fresh = _choose(problem, trace, choose, level, each, sense)
     promise = _promise(found, choose, found.horizon)
-    return Result(x, reason, found, promise, certificate, trace, int(trace.cost[0]) + fresh)
+    precision = assess(problem, found, x1, trace)
+    if not precision.adequate:
+        warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
+    return Result(x, reason, found, promise, certificate, precision, trace, int(trace.cost[0]) + fresh)
 
 
 def default_samples(plan: Plan, sense: Sense) -> int:
@@ -139,17 +147,8 @@ def default_samples(plan: Plan, sense: Sense) -> int:
     return int(min(max(wanted, 64), max(plan.sample_gradients // (10 * CANDIDATES), 64)))
 
 
-def fingerprint(problem: Any) -> str:
-    """A name for the problem that changes with its data: checkpoints of another problem are refused by it."""
-    content = hashlib.sha256(str(problem.name).encode())
-    for leaf in jax.tree.leaves(problem):
-        if isinstance(leaf, np.ndarray | jax.Array | int | float):
-            content.update(np.asarray(leaf).tobytes())
-    return f"{problem.name}-{content.hexdigest()[:16]}"
-
-
 def _planned(
-    problem: Any, x1: Tree, target: float | None, budget: int | None, plan: Plan | None, confidence: float | None
+    problem: Any, x0: Tree | None, target: float | None, budget: int | None, plan: Plan | None, confidence: float | None
 ) -> Plan:
     if plan is not None:
         if target is not None or budget is not None:
@@ -167,7 +166,7 @@ def _planned(
             f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, budget={budget!r}"
         )
     level = 0.99 if confidence is None else confidence
-    return make_plan(problem.constants(x1, "almost-sure"), target=target, budget=budget, confidence=level)
+    return make_plan(problem.constants(x0, "almost-sure"), target=target, budget=budget, confidence=level)
 
 
 def _choose(
@@ -223,35 +222,3 @@ def _promise(plan: Plan, choose: str, T: int) -> str:
         f"With probability at least {1 - 2 * delta:.12g}, one of the {R} candidates has ||grad F|| at most "
         f"{round_up(factor * plan.bound)}."
     )
-
-
-class _Progress:
-    """A rich bar with rate and remaining time on a terminal, a caller's function, or nothing."""
-
-    def __init__(self, wanted: bool | Callable[[int, int], None]) -> None:
-        self.wanted = wanted
-        self.bar: Any = None
-
-    def __enter__(self) -> Callable[[int, int], None] | None:
-        if callable(self.wanted):
-            return self.wanted
-        if not self.wanted or not os.isatty(2):
-            return None
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-        columns = (TextColumn("steps"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[rate]}"))
-        self.bar = Progress(*columns, TimeRemainingColumn(), console=Console(stderr=True), transient=True)
-        self.bar.start()
-        task = self.bar.add_task("run", total=None, rate="")
-
-        def show(done: int, steps: int) -> None:
-            speed = self.bar.tasks[0].speed
-            rate = "" if speed is None else f"{speed:,.0f} steps/s"
-            self.bar.update(task, total=steps, completed=done, rate=rate)
-
-        return show
-
-    def __exit__(self, *_: object) -> None:
-        if self.bar is not None:
-            self.bar.stop()

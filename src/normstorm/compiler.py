@@ -1,0 +1,38 @@
+"""Hints for XLA on a CPU. They change speed, never numbers; on other machines they do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+from jax.experimental.xla_metadata import set_xla_metadata
+
+_marks: Any = set_xla_metadata
+abstract: Any = jax.ShapeDtypeStruct  # which JAX leaves without types
+
+
+def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Compile `function` apart from what uses its result, which is then computed once and not wherever it is used."""
+    return _marked(function, arguments, {"inlineable": "false"})
+
+
+def one_kernel(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Compile `function` into a single kernel: loops in it are not dispatched step by step.
+
+    Fails when the program is compiled if the function holds an operation that XLA hands to a library.
+    """
+    return _marked(function, arguments, {"inlineable": "false", "xla_cpu_small_call": "true"})
+
+
+def _marked(function: Callable[..., Any], arguments: tuple[Any, ...], marks: dict[str, str]) -> Any:
+    if jax.default_backend() != "cpu":
+        return function(*arguments)
+
+    def body(*arguments: Any) -> Any:
+        # The operations inside inherit the marks unless they have their own.
+        with _marks(xla_cpu_small_call="false", inlineable="true"):
+            return function(*arguments)
+
+    with _marks(**marks):
+        return jax.jit(body)(*arguments)

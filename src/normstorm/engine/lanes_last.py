@@ -1,0 +1,68 @@
+"""`jax.vmap` that keeps the lanes on the last axis of every array in between.
+
+`jax.vmap` moves the lanes to the front wherever a scalar meets a vector. A CPU then adds up a seed's few numbers one by
+one instead of taking all lanes in one instruction, and transposes on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from ..compiler import abstract
+from .replay import POINTWISE, bind, replay
+
+Tree = Any
+REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or")
+
+
+class Laned:
+    """An array with the lanes on its last axis; whatever is not wrapped is the same for all lanes."""
+
+    def __init__(self, array: jax.Array) -> None:
+        self.array = array
+
+
+def over_lanes(function: Callable[..., Tree], *lanes: Tree) -> Tree:
+    """function(*lanes) for every lane, the lanes on the last axis of all arguments and results."""
+    leaves, structure = jax.tree.flatten(lanes)
+    width = leaves[0].shape[-1]
+    one = [abstract(v.shape[:-1], v.dtype, weak_type=jax.typeof(v).weak_type) for v in leaves]
+    traced, shape = jax.make_jaxpr(function, return_shape=True)(*jax.tree.unflatten(structure, one))
+    results = replay(traced.jaxpr, traced.consts, map(Laned, leaves), partial(_rule, width))
+    whole = [r.array if isinstance(r, Laned) else _spread(r, jnp.shape(r), width) for r in results]
+    return jax.tree.unflatten(jax.tree.structure(shape), whole)
+
+
+def _spread(value: Any, shape: tuple[int, ...], width: int) -> jax.Array:
+    """The array of this shape with lanes, from one with or without them that may have to be repeated."""
+    array = value.array if isinstance(value, Laned) else jnp.expand_dims(value, -1)
+    missing = len(shape) + 1 - array.ndim
+    return jnp.broadcast_to(array.reshape((1,) * missing + array.shape), (*shape, width))
+
+
+def _rule(width: int, equation: Any, values: list[Any]) -> list[Any]:
+    if not any(isinstance(v, Laned) for v in values):
+        return bind(equation, values)
+    name, params = equation.primitive.name, equation.params
+    if name in POINTWISE:
+        shape = equation.outvars[0].aval.shape
+        return [Laned(equation.primitive.bind(*(_spread(v, shape, width) for v in values), **params))]
+    if name in REDUCTIONS:
+        return [Laned(equation.primitive.bind(values[0].array, **params))]
+    if name == "broadcast_in_dim" and len(values) == 1:
+        array, shape, where = values[0].array, params["shape"], params["broadcast_dimensions"]
+        return [Laned(jax.lax.broadcast_in_dim(array, (*shape, width), (*where, len(shape))))]
+    if name == "reshape" and len(values) == 1 and params["dimensions"] is None:
+        return [Laned(values[0].array.reshape(*params["new_sizes"], width))]
+
+    def plain(*arrays: Any) -> Any:
+        return bind(equation, arrays)
+
+    axes = [-1 if isinstance(v, Laned) else None for v in values]
+    arrays = [v.array if isinstance(v, Laned) else v for v in values]
+    return [Laned(r) for r in jax.vmap(plain, axes, -1)(*arrays)]

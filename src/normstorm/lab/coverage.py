@@ -1,0 +1,125 @@
+"""Coverage: how often, and by how much, does a run's average gradient norm stay below the bound of its plan?
+
+One rule for every problem: its default parameters and start, the sharp plan in high probability for one common budget
+of sample gradients (the planner chooses T, K and k), and one run per seed with exactly that plan. A violation is a
+seed whose mean of ||grad F(x_t)|| over all t = 1..T exceeds the bound, or that diverged. The plan allows a fraction
+delta = 1 - confidence of them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+
+from ..engine.algorithms import from_plan
+from ..engine.run import run
+from ..problems import registry
+from ..theory.plan import Plan
+from ..theory.planner import plan
+
+BUDGET, CONFIDENCE, SEEDS = 100_000, 0.95, 1000
+LARGEST_MEDIAN = 4.0
+
+
+def table(
+    names: Sequence[str] = tuple(registry.PROBLEMS),
+    *,
+    budget: int = BUDGET,
+    confidence: float = CONFIDENCE,
+    seeds: int | Sequence[int] = SEEDS,
+    threads: int | None = None,
+) -> Iterator[dict[str, Any]]:
+    """`row` for every name, as they come."""
+    for name in names:
+        yield row(name, budget=budget, confidence=confidence, seeds=seeds, threads=threads)
+
+
+def row(
+    name: str, *, budget: int, confidence: float, seeds: int | Sequence[int], threads: int | None = None
+) -> dict[str, Any]:
+    """One problem of the registry: constants, plan, and what `observe` saw; or the reason why it has no plan.
+
+    A problem has no row of figures when its data are not installed, its noise is not bounded almost surely, or
+    grad F can only be sampled.
+    """
+    try:
+        problem = registry.get(name)
+        constants = problem.constants(None, "almost-sure")
+    except ValueError as error:
+        return {"problem": name, "reason": str(error)}
+    if not problem.is_exact:
+        return {"problem": name, "reason": "grad F can only be sampled"}
+    found = plan(constants, budget=budget, confidence=confidence)
+    started = time.monotonic()
+    seen = observe(problem, found, seeds, threads=threads)
+    return {
+        "problem": name,
+        "dimension": int(np.size(problem.start())),
+        "constants": constants.to_dict(),
+        "horizon": found.horizon,
+        "batch": found.batch,
+        "sub_batch": found.sub_batch,
+        "alpha": found.alpha,
+        "eta": found.eta,
+        "sample_gradients": found.sample_gradients,
+        "confidence": confidence,
+        "certificate": found.certificate,
+        "bound": found.bound,
+        **seen,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+def observe(problem: Any, planned: Plan, seeds: int | Sequence[int], *, threads: int | None = None) -> dict[str, Any]:
+    """Run the plan once for every seed, in double precision, and compare the average gradient norms with its bound."""
+    with jax.enable_x64(True):
+        trace = run(problem, from_plan(planned), problem.start(), planned.horizon, seeds, threads=threads)
+    means = trace.mean_grad_norm
+    middle, q99 = (float(np.quantile(means, q, method="higher")) for q in (0.5, 0.99))
+    return {
+        "seeds": len(means),
+        "median": middle,
+        "q99": q99,
+        "max": float(means.max()),
+        "ratio": planned.bound / q99,
+        "violations": int(np.sum(means > planned.bound)),
+    }
+
+
+def verdict(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """What is claimed of the whole table: violations within what each plan allows, and the median of bound / q99."""
+    seen = [r for r in rows if "reason" not in r]
+    middle = median(r["ratio"] for r in seen)
+    fair = all(r["violations"] <= (1 - r["confidence"]) * r["seeds"] for r in seen)
+    return {
+        "problems": len(seen),
+        "runs": sum(r["seeds"] for r in seen),
+        "violations": sum(r["violations"] for r in seen),
+        "median_ratio": middle,
+        "holds": fair and middle <= LARGEST_MEDIAN,
+    }
+
+
+def markdown(rows: Sequence[dict[str, Any]]) -> str:
+    """The table and its verdict as a page shows them."""
+    letters = "$d$", "$L_0$", "$L_1$", "$\\sigma_0$", "$\\sigma_1$", "$\\Delta_1$", "$T$", "$K$", "$k$"
+    columns = "problem", *letters, "certificate", "bound", "median", "99 %", "max", "bound / 99 %", "violations"
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for r in rows:
+        if "reason" in r:
+            lines.append(f"| {r['problem']} | {r['reason']} {'|' * (len(columns) - 1)}")
+            continue
+        c = r["constants"]
+        known = [f"{c[name]:.3g}" for name in ("L0", "L1", "sigma0", "sigma1", "gap")]
+        sizes = [str(r[name]) for name in ("horizon", "batch", "sub_batch", "certificate")]
+        seen = [f"{r[name]:.3g}" for name in ("bound", "median", "q99", "max")]
+        cells = r["problem"], str(r["dimension"]), *known, *sizes, *seen, f"{r['ratio']:.2f}", str(r["violations"])
+        lines.append(f"| {' | '.join(cells)} |")
+    v = verdict(rows)
+    total = f"{v['problems']} problems, {v['runs']} runs, {v['violations']} violations"
+    return "\n".join([*lines, "", f"{total}; median of bound / 99 % quantile: {v['median_ratio']:.2f}."])

@@ -1,0 +1,153 @@
+"""A name for a problem that changes with anything its numbers depend on: data, parameters and the user's own code.
+
+A checkpoint carries it, so that a run is not resumed on another problem. It is a hash of what a problem is made of,
+found by walking through it; nothing is called, and no address and no order of a set enters, so that two processes that
+load the same file agree. It belongs to one version of Python, because bytecode does.
+
+    numbers, text, arrays    type, shape and content
+    containers, dataclasses  their parts; sets and keys of dictionaries without their order
+    functions                name, bytecode, constants, defaults, closure, and those of the globals that they mention
+    classes                  name and methods;   other objects: class and attributes
+    modules, and code of the standard library and of installed packages    by name alone
+"""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import fields, is_dataclass
+from functools import partial
+from pathlib import Path
+from types import CellType, CodeType, FunctionType, MethodType
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+Seen = dict[int, tuple[int, Any]]
+PLAIN = (type(None), bool, int, float, complex, str, bytes, type(...))
+METHODS = (FunctionType, property, staticmethod, classmethod)
+INSTALLED = {"site-packages", "dist-packages"}
+PACKAGE = __name__.partition(".")[0]
+CODE = (
+    *("co_name", "co_argcount", "co_posonlyargcount", "co_kwonlyargcount", "co_flags", "co_code", "co_exceptiontable"),
+    *("co_names", "co_varnames", "co_freevars", "co_cellvars", "co_consts"),
+)
+
+
+def fingerprint(problem: Any) -> str:
+    """The problem's name and 16 digits."""
+    return f"{problem.name}-{_digest((problem.name, problem), {}).hex()[:16]}"
+
+
+def _digest(value: Any, seen: Seen) -> bytes:
+    content = hashlib.sha256()
+    for piece in _pieces(value, seen):
+        content.update(len(piece).to_bytes(8, "little") + piece)
+    return content.digest()
+
+
+def _pieces(value: Any, seen: Seen) -> Iterator[bytes]:
+    """A value as a sequence of bytes, its type first; what was met before is only counted."""
+    if type(value) in PLAIN:
+        yield f"{type(value).__name__} {value!r}".encode()
+        return
+    yield f"{type(value).__module__}.{type(value).__qualname__}".encode()
+    if isinstance(value, tuple | list):
+        yield from _all(value, seen)
+    elif isinstance(value, dict):
+        yield from _all(sorted(value.items(), key=lambda item: repr(item[0]) if type(item[0]) in PLAIN else ""), seen)
+    elif isinstance(value, set | frozenset):
+        yield from sorted(_digest(item, dict(seen)) for item in value)
+    elif isinstance(value, CodeType):
+        yield from _all((getattr(value, name) for name in CODE), seen)
+    elif hasattr(value, "__array__") and not isinstance(value, type):
+        is_key = isinstance(value, jax.Array) and jnp.issubdtype(value.dtype, jax.dtypes.prng_key)
+        yield from _array(np.asarray(jax.random.key_data(value) if is_key else value), seen)
+    else:
+        known = id(value) in seen
+        number, _ = seen.setdefault(id(value), (len(seen), value))  # kept alive, so that no other gets its id
+        yield from (f"again {number}".encode(),) if known else _thing(value, seen)
+
+
+def _all(values: Iterable[Any], seen: Seen) -> Iterator[bytes]:
+    for value in values:
+        yield from _pieces(value, seen)
+    yield b"end"
+
+
+def _array(array: np.ndarray, seen: Seen) -> Iterator[bytes]:
+    yield f"{array.dtype.str} {array.shape}".encode()
+    if array.dtype.hasobject:
+        yield from _all(array.ravel().tolist(), seen)
+    else:
+        yield array.tobytes()
+
+
+def _thing(value: Any, seen: Seen) -> Iterator[bytes]:
+    """Functions, classes, modules and objects."""
+    name = getattr(value, "__qualname__", getattr(value, "__name__", None))
+    yield f"{getattr(value, '__module__', None)}.{name}".encode()
+    if isinstance(value, FunctionType):
+        yield from _function(value, seen)
+    elif isinstance(value, type):
+        yield from _class(value, seen)
+    elif isinstance(value, partial):
+        yield from _all((value.func, value.args, value.keywords), seen)
+    elif isinstance(value, MethodType):
+        yield from _all((value.__func__, value.__self__), seen)
+    elif isinstance(value, CellType):
+        yield from _pieces(_content(value), seen)
+    elif (inner := getattr(value, "__wrapped__", None)) is not None:  # compiled, cached and the like
+        yield from _pieces(inner, seen)
+    elif isinstance(value, property):
+        yield from _pieces(value.fget, seen)
+    elif is_dataclass(value):
+        yield from _pieces(type(value), seen)
+        yield from _all(((f.name, getattr(value, f.name, None)) for f in fields(value)), seen)
+    elif _own(type(value).__module__):
+        yield from _pieces(type(value), seen)
+        yield from _pieces(getattr(value, "__dict__", None), seen)
+
+
+def _function(function: FunctionType, seen: Seen) -> Iterator[bytes]:
+    if _own(function.__module__):
+        code, known = function.__code__, function.__globals__
+        mentioned = ((name, known[name]) for name in _names(code) if name in known)
+        parts = (code, function.__defaults__, function.__kwdefaults__, function.__closure__)
+        yield from _all((*parts, *mentioned), seen)
+
+
+def _class(cls: type, seen: Seen) -> Iterator[bytes]:
+    if _own(cls.__module__):
+        named = sorted((name, member) for name, member in vars(cls).items() if _counts(name, member))
+        yield from _all((cls.__bases__, *named), seen)
+
+
+def _counts(name: str, member: Any) -> bool:
+    """Methods, and values that are not Python's own bookkeeping."""
+    return isinstance(member, METHODS) or (type(member) in PLAIN and not name.startswith("__"))
+
+
+def _names(code: CodeType) -> list[str]:
+    """Global names and attributes that a function and those inside it mention."""
+    inner = (name for part in code.co_consts if isinstance(part, CodeType) for name in _names(part))
+    return list(dict.fromkeys((*code.co_names, *inner)))
+
+
+def _content(cell: CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # still empty
+        return None
+
+
+def _own(module: str | None) -> bool:
+    """Whether code is ours or the user's, not that of the standard library or of an installed package."""
+    top = (module or PACKAGE).partition(".")[0]
+    if top == PACKAGE:
+        return True
+    file = getattr(sys.modules.get(module or ""), "__file__", None) or ""
+    return top not in sys.stdlib_module_names - {"__main__"} and not INSTALLED & set(Path(file).parts)
