@@ -11,6 +11,7 @@ run: .venv/run.stamp
 
 test: .venv/test.stamp
 	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
 	$(PY) -m mypy
 	$(PY) -m pytest -q -n 2
 

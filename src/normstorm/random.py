@@ -3,9 +3,10 @@
 The key of step t of a seed is threefry(seed, t). It depends on nothing else, so a run gives the same numbers
 alone, in a crowd, in pieces and after a resume. The bits are those of `jax.random`; writing the twenty rounds out
 in plain arithmetic lets the compiler fuse and vectorise them. `normal` replaces the inverse error function of
-`jax.random.normal` by the polar formula of Box and Muller with polynomials; it is optional.
+`jax.random.normal` by the formula of Box and Muller with polynomials; it is optional.
 
-Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3" (2011); Box and Muller (1958).
+Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); Box and Muller, "A Note on
+the Generation of Random Normal Deviates" (Annals of Mathematical Statistics 29, 1958).
 Departures: a pair of normals is made from 64 bits (the largest value is sqrt(66 log 2) < 6.77, and the distribution
 function is off by at most 2^-32).
 """

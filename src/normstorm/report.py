@@ -126,10 +126,8 @@ def _tiles(found: Outcome) -> str:
 
 
 def _gradient_caption(found: Outcome) -> str:
-    return (
-        f"{QUANTILES} The bound speaks of the average at the last step, t = {found.result.plan.horizon:,}. Averages "
-        "are exact at the first and at the last step and by trapezoids between the recorded steps elsewhere."
-    )
+    last = f"{found.result.plan.horizon:,}"
+    return f"{QUANTILES} Averages are over all steps up to t; the bound speaks of the one at the last, t = {last}."
 
 
 def _figure(name: str, title: str, caption: str) -> str:

@@ -84,6 +84,8 @@ def outcome(found: Outcome) -> Iterator[RenderableType]:
     yield Text(result.plan.guarantee)
     yield _parameters(result.plan)
     yield _observed(found)
+    if not found.result.precision.adequate:
+        yield Text(found.result.precision.statement)
     yield Text(f"Returned: {result.reason}. {result.promise}")
     yield Text(result.certificate.guarantee)
     yield _cost(found)

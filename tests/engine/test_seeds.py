@@ -45,11 +45,33 @@ def rows(dtype: str) -> Rows:
     return Rows(jnp.asarray(values[:, :5]), jnp.asarray(values[:, 5]))
 
 
+class Closed:
+    """A problem that JAX does not know: its table becomes part of the program."""
+
+    name = "closed"
+
+    def __init__(self) -> None:
+        self.table = np.random.default_rng(1).normal(size=(20, 3))
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return jax.random.randint(key, (n,), 0, 20)
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return jnp.mean(x + jnp.asarray(self.table)[batch], axis=0)
+
+    def full_grad(self, x: jax.Array) -> jax.Array:
+        return jnp.mean(x + self.table, axis=0)
+
+    def value(self, x: jax.Array) -> jax.Array:
+        return jnp.mean(jnp.sum((x + self.table) ** 2, axis=1)) / 2
+
+
 CASES = {
     "float64": (Toy(10), lambda: jnp.linspace(-1, 2, 10)),
     "float32": (Toy(10, dtype="float32"), lambda: jnp.linspace(-1, 2, 10, dtype=jnp.float32)),
     "large": (Toy(300), lambda: jnp.linspace(-1, 2, 300)),
     "matrix": (rows, lambda: jnp.ones(5)),
+    "closed": (Closed(), lambda: jnp.ones(3)),
 }
 
 

@@ -4,7 +4,7 @@
     m_1 = g_1,    m_t = beta m_{t-1} + (1 - beta) g_t
     x_{t+1} = x_t - eta m_t / ||m_t||
 
-Source: Cutkosky and Mehta, "Momentum improves normalized SGD" (2020).
+Source: Cutkosky and Mehta, "Momentum Improves Normalized SGD" (ICML 2020).
 Departures: m_1 is the whole first gradient; mini-batches; a zero m_t means "stay".
 """
 
