@@ -23,6 +23,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from pages import fill, gpu_table
 
 from normstorm.engine import chip, job, normalized_storm, run
 from normstorm.engine.algorithms.sgd import momentum_nsgd
@@ -178,6 +179,7 @@ def main() -> None:
     report |= {"speed": rows, "identity": same, "equality": equal}
     given.out.parent.mkdir(parents=True, exist_ok=True)
     given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    fill("how-the-engine-runs.md", "engine-gpu", gpu_table(report))
     print(f"written: {given.out}")
 
 

@@ -19,19 +19,12 @@ from typing import Any
 
 import jax
 from machine import describe
+from pages import fill
 
 from normstorm.lab import coverage, slopes
 from normstorm.problems import registry
 
 HERE = Path(__file__).parent
-PAGE = HERE.parent / "docs" / "evidence.md"
-
-
-def insert(page: str, name: str, table: str) -> str:
-    """The page with this table between the markers of this name."""
-    before, after = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
-    start = page.index(before) + len(before)
-    return f"{page[:start]}\n{table}\n\n{page[page.index(after) :]}"
 
 
 def study(name: str, scale: dict[str, Any], rows: Iterator[dict[str, Any]], show: Callable[[Any], str]) -> None:
@@ -45,7 +38,7 @@ def study(name: str, scale: dict[str, Any], rows: Iterator[dict[str, Any]], show
     machine = {**describe(), "jax": jax.__version__}
     report = {"date": today, "machine": machine, "scale": scale, "rows": list(seen.values())}
     file.write_text(json.dumps(report, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-    PAGE.write_text(insert(PAGE.read_text(encoding="utf-8"), name, show(report["rows"])), encoding="utf-8")
+    fill("evidence.md", name, show(report["rows"]))
     print(show(report["rows"]))
 
 

@@ -1,0 +1,20 @@
+"""The pages show the committed figures and nothing else."""
+
+import importlib.util
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.mark.parametrize(("name", "table"), [("engine-cpu", "engine_table"), ("engine-gpu", "gpu_table")])
+def test_the_page_shows_the_committed_figures(name: str, table: str) -> None:
+    spec = importlib.util.spec_from_file_location("pages", ROOT / "benchmarks" / "pages.py")
+    pages = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(pages)
+    report = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+    page = (ROOT / "docs" / "how-the-engine-runs.md").read_text(encoding="utf-8")
+    shown = page.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0]
+    assert shown.strip() == getattr(pages, table)(report)
