@@ -142,7 +142,16 @@ def normal(key: jax.Array, shape: Sequence[int], dtype: Any = float) -> jax.Arra
 
     `key` is a typed threefry key. Two words make a pair: 32 bits for the radius, 31 for v, one for the sign.
     """
-    drawn = _normals(math.prod(shape), str(jax.dtypes.canonicalize_dtype(dtype)))
+    if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape or jax.random.key_data(key).size != 2:
+        raise ValueError(
+            f"normal: key must be one typed threefry key, as jax.random.key makes it; got {key.dtype}{key.shape}"
+        )
+    name = str(jax.dtypes.canonicalize_dtype(dtype))
+    if name not in DEGREES:
+        raise ValueError(f"normal: dtype must be float64 or float32; got dtype={name}")
+    if min(shape, default=0) < 0:
+        raise ValueError(f"normal: shape must have no negative entry; got shape={tuple(shape)}")
+    drawn = _normals(math.prod(shape), name)
     return drawn(jax.random.key_data(key)).reshape(shape)
 
 

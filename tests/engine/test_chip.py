@@ -111,6 +111,34 @@ def test_what_the_compiler_refuses_runs_in_the_ordinary_loop(on_chip, monkeypatc
     assert_same(ours, plain, 1e-13)
 
 
+class Plain:
+    """A class that JAX does not know, over an array of a module and with an empty leaf."""
+
+    name = "plain"
+    is_exact = True
+    shift = jnp.asarray([1.0, 2.0, 3.0])
+
+    def sample(self, key, n):
+        return jax.random.normal(key, (n, 3))
+
+    def grad(self, x, batch):
+        return {"a": jnp.mean(batch, 0) + x["a"] * self.shift, "none": x["none"]}
+
+    def full_grad(self, x):
+        return {"a": x["a"] * self.shift, "none": x["none"]}
+
+
+@pytest.mark.parametrize("rows", [0, 1])
+def test_a_class_over_arrays(rows, on_chip):
+    start = {"a": jnp.ones(3), "none": jnp.ones((rows, 2))}
+    plain = run(Plain(), STORM, start, 30, 3)
+    on_chip()
+    ours = run(Plain(), STORM, start, 30, 3)
+    assert was_on_chip() == (rows > 0)
+    np.testing.assert_allclose(ours.last["a"], plain.last["a"], rtol=1e-12)
+    np.testing.assert_allclose(ours.running_mean, plain.running_mean, rtol=1e-12)
+
+
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason=f"needs a GPU; the last figures are in {FIGURES.name}")
 @pytest.mark.parametrize(("name", "algorithm"), CASES)
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-11), ("float32", 1e-4)])

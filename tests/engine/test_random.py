@@ -47,3 +47,25 @@ def test_normals_differ_between_steps_and_seeds() -> None:
     rows = [step_key(jnp.asarray(seed_words([s])[0]), t) for s in (1, 2) for t in (1, 2)]
     drawn = np.array([normal(key, (50,), "float64") for key in rows])
     assert len(np.unique(drawn)) == drawn.size
+
+
+def test_normals_refuse_what_they_cannot_draw() -> None:
+    key = jax.random.key(0)
+    for bad in (jax.random.split(key, 3), jax.random.key_data(key), jax.random.key(0, impl="rbg")):
+        with pytest.raises(ValueError, match=r"^normal: key must be one typed threefry key"):
+            normal(bad, (2,))
+    for dtype in ("int32", "float16", "complex128"):
+        with pytest.raises(ValueError, match=r"^normal: dtype must be float64 or float32; got dtype="):
+            normal(key, (2,), dtype)
+    with pytest.raises(ValueError, match=r"^normal: shape must have no negative entry"):
+        normal(key, (-1,))
+    assert normal(key, ()).shape == () and normal(key, (3, 0)).shape == (3, 0)
+
+
+def test_members_of_a_pair_are_independent() -> None:
+    """Correlations of powers over n pairs are within 5 standard errors (false alarm < 4e-6)."""
+    n = 100_000
+    z = np.asarray(jax.jit(lambda k: normal(k, (2 * n,), "float64"))(jax.random.key(3)))
+    a, b = z[:n], z[n:]
+    for f, g in ((np.abs, np.abs), (np.square, np.square), (np.sign, np.sign), (np.array, np.array)):
+        assert abs(np.corrcoef(f(a), g(b))[0, 1]) < 5 / math.sqrt(n)

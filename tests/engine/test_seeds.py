@@ -196,3 +196,12 @@ def test_double_precision_must_be_on() -> None:
     with jax.enable_x64(False), pytest.raises(ValueError) as error:
         run(Toy(3), STORM, np.ones(3), 5, 1)
     assert str(error.value) == "run: x0 must be float32 (float64 needs jax_enable_x64); got float64"
+
+
+def test_a_problem_that_changes_is_run_as_it_is() -> None:
+    problem, changed = Closed(), Closed()
+    before = run(problem, STORM, jnp.ones(3), 20, 2)
+    problem.table[0] = changed.table[0] = 9.0
+    after, fresh = (run(p, STORM, jnp.ones(3), 20, 2) for p in (problem, changed))
+    assert (before.last != after.last).any()
+    np.testing.assert_array_equal(after.last, fresh.last)

@@ -40,12 +40,13 @@ class Metered:
     """Counts the sample gradients of every traced call. Not a pytree: it becomes part of the program."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.name, self.asked, self.calls = inner, "metered", 0, 0
+        # The counts are not attributes: a problem whose attributes change is another problem.
+        self.inner, self.name, self.counts = inner, "metered", {"asked": 0, "calls": 0}
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
+        return self.counts[name] if name in ("asked", "calls") else getattr(self.inner, name)
 
     def grad(self, x: Any, batch: Any) -> Any:
-        self.calls += 1
-        self.asked += jax.tree.leaves(batch)[0].shape[0]
+        self.counts["calls"] += 1
+        self.counts["asked"] += jax.tree.leaves(batch)[0].shape[0]
         return self.inner.grad(x, batch)

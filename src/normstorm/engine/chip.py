@@ -12,6 +12,7 @@ its shapes, and so its rounding, do not depend on the number of seeds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -34,14 +35,16 @@ NEVER = np.iinfo(np.int32).max
 
 def fits(words: Words, shape: Shape, x: Tree, samples: Tree) -> bool:
     """Whether the state is small enough and the step can be written out."""
-    state, _ = jax.eval_shape(words.algorithm.first, words.problem, x, samples)
+    state, _ = jax.eval_shape(lambda x, samples: words.algorithm.first(words.problem, x, samples), x, samples)
+    words, whole = _apart(words)
     held = [*jax.tree.leaves(state), *jax.tree.leaves(x), *jax.tree.leaves(samples)]
     if sum(math.prod(leaf.shape) * max(leaf.dtype.itemsize, 4) for leaf in held) > 4 * REGISTERS:
         return False
 
     def step(words: Words, state: Any, samples: Tree) -> Tree:
-        gradient = words.problem.full_grad(state.x) if shape.average else ()
-        return words.algorithm.step(words.problem, state, samples, 2), gradient
+        problem, algorithm = whole(words)
+        gradient = problem.full_grad(state.x) if shape.average else ()
+        return algorithm.step(problem, state, samples, 2), gradient
 
     def trial(vector: jax.Array) -> None:
         def parts(leaf: Any) -> Parts:
@@ -52,9 +55,17 @@ def fits(words: Words, shape: Shape, x: Tree, samples: Tree) -> bool:
 
     try:
         jax.eval_shape(trial, abstract((WARP,), jnp.float32))
-    except UnrollError:
+    except (UnrollError, IndexError, TypeError, ValueError):
         return False
     return True
+
+
+def _apart(words: Words) -> tuple[Words, Callable[[Words], Words]]:
+    """Numbers that become inputs of a kernel, and how to put a problem back that JAX does not know."""
+    problem = words.problem
+    if jax.tree_util.all_leaves([problem]):
+        return words._replace(problem=()), lambda words: words._replace(problem=problem)
+    return words, lambda words: words
 
 
 def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, groups: Group) -> Group:
@@ -97,6 +108,7 @@ def steps(words: Words, shape: Shape, groups: Group, noise: Tree, t0: Any, end: 
     from jax.experimental.pallas import triton
 
     lanes, kept = groups.lanes, groups.kept
+    words, whole = _apart(words)
     times = jnp.stack([groups.t[0] - t0, end - t0, t0]).astype(jnp.int32)
     shared, lane_leaves, noise_leaves, kept_leaves = map(jax.tree.leaves, (words, lanes, noise, kept.x))
     arrays = [jnp.atleast_1d(v) for v in shared]
@@ -105,7 +117,9 @@ def steps(words: Words, shape: Shape, groups: Group, noise: Tree, t0: Any, end: 
     first_kept = len(inputs) - len(kept_leaves)
     on_cpu = jax.default_backend() == "cpu"
     results = pl.pallas_call(
-        partial(_kernel, words, shape, jax.tree.structure(lanes), jax.tree.structure(noise), len(inputs), len(arrays)),
+        partial(
+            _kernel, words, whole, shape, jax.tree.structure(lanes), jax.tree.structure(noise), len(inputs), len(arrays)
+        ),
         [abstract(v.shape, v.dtype) for v in outputs],
         grid=(len(groups.t), shape.lanes // WARP),
         input_output_aliases={first_kept + i: len(lane_leaves) + i for i in range(len(kept_leaves))},
@@ -118,7 +132,9 @@ def steps(words: Words, shape: Shape, groups: Group, noise: Tree, t0: Any, end: 
     return count_over(lanes, moved), kept._replace(x=taken)
 
 
-def _kernel(words: Words, shape: Shape, lane_tree: Any, noise_tree: Any, inputs: int, shared: int, *refs: Any) -> None:
+def _kernel(
+    words: Words, whole: Any, shape: Shape, lane_tree: Any, noise_tree: Any, inputs: int, shared: int, *refs: Any
+) -> None:
     """One warp of lanes of one group."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
@@ -145,7 +161,9 @@ def _kernel(words: Words, shape: Shape, lane_tree: Any, noise_tree: Any, inputs:
         ahead = samples(i + 1)
         before = _gather(lane_tree, sizes, numbers)
         moved, size = apply(
-            lambda words, t, lane, samples: advance_lane(words, shape, t, lane, samples), (common, now), (before, drawn)
+            lambda words, t, lane, samples: advance_lane(whole(words), shape, t, lane, samples),
+            (common, now),
+            (before, drawn),
         )
         better = size[()] < before.seen.best[()]
         seen = moved.seen._replace(

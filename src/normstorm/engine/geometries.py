@@ -21,7 +21,7 @@ ROWS = 32
 
 def norm(tree: Tree) -> jax.Array:
     """The Euclidean norm of a whole pytree."""
-    return jnp.sqrt(sum(_squares(leaf) for leaf in jax.tree.leaves(tree)))
+    return jnp.sqrt(sum(_squares(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
 def _squares(leaf: jax.Array) -> jax.Array:

@@ -23,16 +23,28 @@ _SHAPES: dict[Any, Shape] = {}  # what was found out about a program, so that it
 
 
 class Fixed:
-    """A problem that JAX does not know as a pytree becomes part of the program; two are the same if they are one."""
+    """A problem that JAX does not know as a pytree becomes part of the program.
+
+    Two are the same if they are one object whose attributes have not changed in between.
+    """
 
     def __init__(self, problem: Any) -> None:
         self.problem = problem
+        self.content = {name: _content(value) for name, value in getattr(problem, "__dict__", {}).items()}
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and self.problem is other.problem
+        return isinstance(other, Fixed) and self.problem is other.problem and self.content == other.content
 
     def __hash__(self) -> int:
         return id(self.problem)
+
+
+def _content(value: Any) -> Any:
+    """Something that changes when an attribute is replaced, or filled with other numbers."""
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
+    plain = isinstance(value, (int, float, complex, str, bytes, type(None)))
+    return (type(value), value) if plain else id(value)
 
 
 def kinds(words: Words) -> tuple[type, ...]:
@@ -161,7 +173,10 @@ class Job:
         try:
             self.advance(1, 0, first)
             return self, first
-        except (jax.errors.JaxRuntimeError, NotImplementedError):
+        except Exception as error:
+            # The problem's own errors would have come up in the first step.
+            if not (self.shape.chip or isinstance(error, jax.errors.JaxRuntimeError)):
+                raise
             groups = 1 if self.shape.chip else self.shape.groups
             _SHAPES[self.key] = self.shape._replace(kernel=False, chip=False, groups=groups)
             ordinary = replace(self, shape=_SHAPES[self.key])

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 
 from ..compiler import abstract
-from .replay import POINTWISE, bind, replay
+from .replay import bind, pointwise, replay
 
 Tree = Any
 REDUCTIONS = ("reduce_sum", "reduce_prod", "reduce_max", "reduce_min", "reduce_and", "reduce_or")
@@ -49,7 +49,7 @@ def _rule(width: int, equation: Any, values: list[Any]) -> list[Any]:
     if not any(isinstance(v, Laned) for v in values):
         return bind(equation, values)
     name, params = equation.primitive.name, equation.params
-    if name in POINTWISE:
+    if pointwise(equation):
         shape = equation.outvars[0].aval.shape
         return [Laned(equation.primitive.bind(*(_spread(v, shape, width) for v in values), **params))]
     if name in REDUCTIONS:

@@ -16,7 +16,7 @@ from ..random import THREEFRY, seed_words, threefry
 from . import chip
 from .core import Algorithm
 from .lanes import Shape, Words
-from .replay import primitives
+from .replay import depends_on_input, primitives
 
 Tree = Any
 NEVER = np.iinfo(np.int32).max
@@ -36,7 +36,12 @@ LIBRARY = (
 
 
 def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> bool:
-    """Whether a step holds nothing but plain arithmetic."""
+    """Whether a step holds nothing but plain arithmetic, on something that is not known beforehand.
+
+    XLA ends the process on a kernel whose operands it finds to be constants.
+    """
+    if not depends_on_input(jax.make_jaxpr(problem.grad)(x, samples).jaxpr):
+        return False
 
     def step(x: Tree, samples: Tree) -> Tree:
         state, _ = algorithm.first(problem, x, samples)
@@ -44,6 +49,28 @@ def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, 
 
     names = set(primitives(jax.make_jaxpr(step)(x, samples).jaxpr))
     return not any(name.startswith(library) for name in names for library in LIBRARY)
+
+
+def check_problem(problem: Any, x: Tree, samples: Tree) -> None:
+    """Gradients must look like x, and samples must be numbers."""
+    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.extended) for leaf in jax.tree.leaves(samples)):
+        raise ValueError(
+            "run: problem.sample must return arrays of numbers; got random keys, which only sample may use"
+        )
+    wanted = _form(jax.eval_shape(lambda x: x, x))
+    asked: dict[str, Any] = {"grad": lambda: jax.eval_shape(problem.grad, x, samples)}
+    if getattr(problem, "is_exact", True) and getattr(problem, "full_grad", None) is not None:
+        asked["full_grad"] = lambda: jax.eval_shape(problem.full_grad, x)
+    for name, form in asked.items():
+        if (got := _form(form())) != wanted:
+            raise ValueError(f"run: problem.{name} must return the form of x, {wanted}; got {got}")
+
+
+def _form(tree: Tree) -> str:
+    leaves, structure = jax.tree.flatten(tree)
+    alone: Any = jax.tree.structure(0)
+    names = [f"{leaf.dtype}[{','.join(map(str, leaf.shape))}]" for leaf in leaves]
+    return names[0] if structure == alone else str(jax.tree.unflatten(structure, names))
 
 
 def dearest_step(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree) -> int:
@@ -68,6 +95,7 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=THREEFRY)
     drawing = jax.eval_shape(lambda k: algorithm.draw(problem, k), key)
     samples = jax.tree.leaves(drawing)
+    check_problem(problem, x, drawing)
     point = sum(leaf.size for leaf in jax.tree.leaves(x))
     drawn = sum(leaf.size for leaf in samples)
     bytes_drawn = sum(leaf.size * leaf.dtype.itemsize for leaf in samples)

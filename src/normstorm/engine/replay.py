@@ -18,7 +18,16 @@ copy copy_p cos cosh digamma div eq erf erf_inv erfc exp exp2 expm1 floor ge gt 
 log1p logistic lt max min mul ne neg nextafter not or pow rem round rsqrt select_n shift_left shift_right_arithmetic
 shift_right_logical sign sin sinh sqrt square stop_gradient sub tan tanh xor
 """
-POINTWISE = frozenset(_NAMES.split())
+_POINTWISE = frozenset(_NAMES.split())
+
+
+def pointwise(equation: Any) -> bool:
+    """Whether every number of the result comes from one number of every operand."""
+    same = (
+        equation.primitive.name != "bitcast_convert_type"
+        or equation.invars[0].aval.shape == equation.outvars[0].aval.shape
+    )
+    return same and equation.primitive.name in _POINTWISE
 
 
 def replay(
@@ -58,3 +67,12 @@ def primitives(jaxpr: Any) -> Iterator[str]:
                 inner = getattr(part, "jaxpr", part)
                 if hasattr(inner, "eqns"):
                     yield from primitives(inner)
+
+
+def depends_on_input(jaxpr: Any) -> bool:
+    """Whether some result of a traced function depends on some argument."""
+    touched = set(jaxpr.invars)
+    for equation in jaxpr.eqns:
+        if any(not hasattr(atom, "val") and atom in touched for atom in equation.invars):
+            touched.update(equation.outvars)
+    return any(not hasattr(atom, "val") and atom in touched for atom in jaxpr.outvars)

@@ -21,7 +21,7 @@ import numpy as np
 from jax import lax
 
 from ..compiler import abstract
-from .replay import POINTWISE, bind, replay
+from .replay import bind, pointwise, replay
 
 Tree = Any
 Parts = np.ndarray
@@ -69,7 +69,8 @@ def apply(function: Callable[..., Tree], common: tuple[Tree, ...], lanes: tuple[
     traced, shape = jax.make_jaxpr(lambda a, b: function(*a, *b), return_shape=True)(
         *jax.tree.unflatten(structure, [_description(leaf) for leaf in leaves])
     )
-    results = replay(traced.jaxpr, traced.consts, leaves, _Writer().equation)
+    constants = [c if isinstance(c, jax.core.Tracer) else np.asarray(c) for c in traced.consts]
+    results = replay(traced.jaxpr, constants, leaves, _Writer().equation)
     return jax.tree.unflatten(jax.tree.structure(shape), [_parts(r) for r in results])
 
 
@@ -122,7 +123,7 @@ class _Writer:
         if name == "gather":
             return [self.rows(equation, *values)]
         parts = [_parts(v) for v in values]
-        if name in POINTWISE:
+        if pointwise(equation):
             return [self.pointwise(equation, parts)]
         if name in SUMS_SO_FAR:
             return [self.so_far(SUMS_SO_FAR[name], parts[0], equation.params["axis"], equation.params["reverse"])]
