@@ -79,7 +79,8 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     average = average and exact
-    kernel = not wide and size <= LARGE and fits_one_kernel(problem, algorithm, x, drawing, average)
+    ordinary = wide or size > LARGE or getattr(algorithm.estimator, "ordinary", False)
+    kernel = not ordinary and fits_one_kernel(problem, algorithm, x, drawing, average)
     shape = Shape(lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, wide, False)
     if not wide:
         return shape
