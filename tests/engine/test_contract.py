@@ -96,6 +96,22 @@ def test_without_noise_the_estimate_is_the_gradient(name: str) -> None:
     np.testing.assert_allclose(m, asked, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", CASES)
+def test_single_precision_stays_single(name: str) -> None:
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem())
+
+    def two_steps(problem: Any, algorithm: Algorithm, x: jax.Array, t: jax.Array) -> Any:
+        samples = algorithm.draw(problem, step_key(jnp.zeros(2, jnp.uint32), t))
+        state, _ = algorithm.first(problem, x, samples)
+        return state, algorithm.step(problem, state, samples, t)[0]
+
+    x1 = jnp.asarray(CASES[name].x1, jnp.float32)
+    first, second = jax.eval_shape(two_steps, single, CASES[name].algorithm, x1, jnp.int32(2))
+    types = [leaf.dtype for leaf in jax.tree.leaves(first)]
+    assert [leaf.dtype for leaf in jax.tree.leaves(second)] == types
+    assert jnp.float64 not in types
+
+
 def test_a_path_that_stops_asks_nothing_more() -> None:
     stopped = tr.spider_1(oracle(B, BIG), X1, STEPS, **CASES["spider 1 stopped"].theirs)
     assert 1 < stopped.cost.index(stopped.cost[-1]) < STEPS - 2, "or the case above shows nothing"

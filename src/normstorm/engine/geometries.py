@@ -170,7 +170,8 @@ class Adam(_Lasting):
 
     def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
         state = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state, fresh)
-        first, second = 1 - jnp.asarray(self.b1) ** t, 1 - jnp.asarray(self.b2) ** t
+        done = 1.0 * t  # an integer as exponent would widen single precision
+        first, second = 1 - self.b1**done, 1 - self.b2**done
         return jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + self.eps), m, state), state
 
 
