@@ -15,6 +15,7 @@ from .engine.algorithms import CATALOGUE
 from .outcome import dimension
 from .problems import registry, user
 
+WORDS = ("source", "departures", "cost")
 SENSES = ("almost-sure", "mean-square")
 
 
@@ -81,23 +82,16 @@ def algorithms() -> list[dict[str, Any]]:
 
 
 def _algorithm_row(name: str, make: Any) -> dict[str, Any]:
-    module = sys.modules[make.__module__].__doc__ or ""
+    own, module = inspect.getdoc(make) or "", sys.modules[make.__module__].__doc__ or ""
     return {
         "name": name,
-        "description": " ".join((inspect.getdoc(make) or "").partition("\n\n")[0].split()),
-        "source": _paragraph(module, "Source"),
-        "departures": _paragraph(module, "Departures"),
-        "cost": _paragraph(module, "Cost") or _estimator_cost(make),
+        "description": " ".join(own.partition("\n\n")[0].split()),
+        **{key: _paragraph(own, key.title()) or _paragraph(module, key.title()) for key in WORDS},
         "parameters": list(inspect.signature(make).parameters),
     }
 
 
 def _paragraph(text: str, word: str) -> str:
     """What follows `word:` up to the next such word or an empty line."""
-    found = re.search(rf"^{word}: (.+?)(?=\n\s*\n|\n[A-Z][a-z]+: |\Z)", text, re.M | re.S)
+    found = re.search(rf"^{word}: (.+?)(?=\n\s*\n|\n(?:{'|'.join(w.title() for w in WORDS)}): |\Z)", text, re.M | re.S)
     return " ".join(found[1].split()) if found else ""
-
-
-def _estimator_cost(make: Any) -> str:
-    words = " ".join((inspect.getdoc(type(make(alpha=1.0, eta=1.0).estimator)) or "").split())
-    return next((s for s in re.split(r"(?<=\.)\s", words) if "sample gradients" in s), "")

@@ -12,7 +12,7 @@ from toy import Metered, Toy
 from transcription import algorithm_1
 
 from normstorm.engine import Algorithm, from_plan, momentum_nsgd, normalized_storm, run
-from normstorm.engine.estimators import Averaged, Corrected
+from normstorm.engine.estimators import Averaged, Corrected, Look
 from normstorm.random import seed_words, step_key
 from normstorm.results import Trace
 
@@ -63,9 +63,9 @@ class Careless(Corrected):
     def draw(self, problem: Any, key: jax.Array) -> Any:
         return problem.sample(key, 2 * self.K)
 
-    def step(self, problem: Any, x: Any, x_prev: Any, m: Any, state: Any, samples: Any, weight: Any) -> Any:
+    def look(self, problem: Any, t: Any, x: Any, x_prev: Any, state: Any, samples: Any) -> Any:
         here, there = problem.grad(x, samples[: self.K]), problem.grad(x_prev, samples[self.K :])
-        return here + (1 - weight) * (m - there), state, self.K + self.k
+        return Look(here, there, here), state, self.K + self.k
 
 
 def test_other_samples_at_the_old_point_are_noticed() -> None:
@@ -104,9 +104,9 @@ def test_cost_is_what_was_asked(K: int, k: int) -> None:
 class Dear(Averaged):
     """Says that a step asks almost 2^32 sample gradients."""
 
-    def step(self, *arguments: Any) -> Any:
-        m, state, _ = super().step(*arguments)
-        return m, state, 4_000_000_000
+    def look(self, *arguments: Any) -> Any:
+        look, state, _ = super().look(*arguments)
+        return look, state, 4_000_000_000
 
 
 def test_cost_passes_32_bits() -> None:

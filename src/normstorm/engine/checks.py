@@ -26,6 +26,36 @@ def positive(who: str, name: str, value: Any) -> float:
     return number
 
 
+def nonnegative(who: str, name: str, value: Any) -> float:
+    """A finite number >= 0."""
+    number = _real(value)
+    if number is None or not 0 <= number < math.inf:
+        raise ValueError(f"{who}: {name} must be a finite number >= 0; got {name}={value!r}")
+    return number
+
+
+def fraction(who: str, name: str, value: Any, below_one: bool = False) -> float:
+    """A number in [0, 1], or in [0, 1)."""
+    number = _real(value)
+    if number is None or not 0 <= number <= 1 or (below_one and number == 1):
+        raise ValueError(f"{who}: {name} must be a number in [0, 1{')' if below_one else ']'}; got {name}={value!r}")
+    return number
+
+
+def one_of(who: str, name: str, value: Any, allowed: tuple[str, ...]) -> str:
+    """One of a few words."""
+    if value not in allowed:
+        raise ValueError(f"{who}: {name} must be one of {', '.join(allowed)}; got {name}={value!r}")
+    return str(value)
+
+
+def flag(who: str, name: str, value: Any) -> bool:
+    """True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise ValueError(f"{who}: {name} must be True or False; got {name}={value!r}")
+    return bool(value)
+
+
 def weight(who: str, alpha: Any) -> float:
     """A number in (0, 1]."""
     number = _real(alpha)

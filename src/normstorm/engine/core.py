@@ -1,6 +1,8 @@
 """Algorithm = estimator x geometry x schedule: how we look, how we measure, how far and how much we trust.
 
-    m_t       estimator:  from samples at x_t (and at x_{t-1}), m_{t-1} and the weight a_t
+    look_t    estimator:  gradients of samples at x_t (and at x_{t-1})
+    a_t       schedule:   the weight of what is fresh, perhaps from what was looked at
+    m_t       estimator:  from m_{t-1}, the look and the weight
     u_t       geometry:   direction from m_t
     eta_t     schedule:   how far
     x_{t+1} = x_t - eta_t u_t
@@ -14,9 +16,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from ..pytrees import pytree
-from .estimators import static
+from .estimators import Look, static
 
 Tree = Any
 
@@ -48,17 +51,32 @@ class Algorithm:
 
     def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[State, Any]:
         """Step 1 from x_1: the new state and the sample gradients asked."""
-        m, looked, cost = self.estimator.init(problem, x, samples)
-        return self._move(1, x, m, looked, self.geometry.init(x), self.schedule.init(x)), cost
+        look, looked, cost = self.estimator.first(problem, x, samples)
+        weight, schedule = self.schedule.weight(1, look, self.schedule.init(x))
+        m = self.estimator.start(look, weight)
+        return self._move(1, x, m, look, looked, self.geometry.init(x), schedule), cost
 
     def step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         """Step t >= 2: the new state and the sample gradients asked."""
-        weight = self.schedule.weight(t, state.schedule)
-        m, looked, cost = self.estimator.step(problem, state.x, state.x_prev, state.m, state.estimator, samples, weight)
-        return self._move(t, state.x, m, looked, state.geometry, state.schedule), cost
+        stopped = self.geometry.stopped(state.geometry)
+        if stopped is False:
+            return self._step(problem, state, samples, t)
 
-    def _move(self, t: Any, x: Tree, m: Tree, looked: Tree, geometry: Tree, schedule: Tree) -> State:
-        direction, geometry = self.geometry.step(m, geometry)
-        eta, schedule = self.schedule.step(t, m, schedule)
+        def go_on() -> tuple[State, Any]:
+            moved, cost = self._step(problem, state, samples, t)
+            return moved, jnp.asarray(cost, jnp.uint32)
+
+        gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
+        return gone
+
+    def _step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
+        look, looked, cost = self.estimator.look(problem, t, state.x, state.x_prev, state.estimator, samples)
+        weight, schedule = self.schedule.weight(t, look, state.schedule)
+        m = self.estimator.combine(state.m, look, weight)
+        return self._move(t, state.x, m, look, looked, state.geometry, schedule), cost
+
+    def _move(self, t: Any, x: Tree, m: Tree, look: Look, looked: Tree, geometry: Tree, schedule: Tree) -> State:
+        direction, geometry = self.geometry.step(t, x, m, look.fresh, geometry)
+        eta, schedule = self.schedule.step(t, m, look, schedule)
         moved = jax.tree.map(lambda x, u: x - eta * u, x, direction)
         return State(moved, x, m, looked, geometry, schedule)

@@ -1,10 +1,17 @@
 """How we measure: from an estimate m to a direction.
 
-A geometry is a frozen, JAX-registered dataclass with `init(x) -> state` and `step(m, state) -> (direction, state)`.
+A geometry is a frozen, JAX-registered dataclass with
+
+    init(x)                        -> state
+    step(t, x, m, fresh, state)    -> (direction, state)        fresh: the gradient that this step asked at x
+    stopped(state)                 -> whether no further step is to be made
+
+and some hold another one, which they bend.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,10 +19,9 @@ import jax
 import jax.numpy as jnp
 
 from ..pytrees import pytree
+from .estimators import static
 
 Tree = Any
-
-
 ROWS = 32
 
 
@@ -38,16 +44,218 @@ def _squares(leaf: jax.Array) -> jax.Array:
     return jnp.sum(folded[0]) + jnp.sum(rest * rest)
 
 
-@pytree
-@dataclass(frozen=True)
-class Normalized:
-    """m / ||m|| over the whole pytree; 0 / 0 = 0, so a zero estimate means "stay"."""
+def _ratio(top: jax.Array, bottom: jax.Array) -> jax.Array:
+    """Coordinate by coordinate, and 0 / 0 = 0."""
+    moves = bottom > 0
+    return jnp.where(moves, top / jnp.where(moves, bottom, 1), 0)
+
+
+def _scaled(tree: Tree, scale: Any) -> Tree:
+    return jax.tree.map(lambda leaf: leaf * scale, tree)
+
+
+class _Lasting:
+    """Remembers nothing, never stops."""
 
     def init(self, x: Tree) -> Tree:
         return ()
 
-    def step(self, m: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def stopped(self, state: Tree) -> Any:
+        return False
+
+
+@pytree
+@dataclass(frozen=True)
+class Normalized(_Lasting):
+    """m / ||m|| over the whole pytree; 0 / 0 = 0, so a zero estimate means "stay"."""
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
         size = norm(m)
         moves = size > 0
         scale = jnp.where(moves, 1 / jnp.where(moves, size, 1), 0)
         return jax.tree.map(lambda leaf: leaf * scale, m), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Powered(_Lasting):
+    """m / ||m||^power; a zero estimate means "stay"."""
+
+    power: float
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        size = norm(m)
+        moves = size > 0
+        return _scaled(m, jnp.where(moves, jnp.where(moves, size, 1) ** -jnp.asarray(self.power), 0)), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Euclidean(_Lasting):
+    """m itself."""
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        return m, state
+
+
+@pytree
+@dataclass(frozen=True)
+class Capped(_Lasting):
+    """m min{ most, once / (||m|| + offset), twice / ||m||^2 }, where c / 0 is infinity."""
+
+    most: float
+    once: float
+    twice: float = math.inf
+    offset: float = 0.0
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        size = norm(m)
+
+        def over(top: Any, bottom: jax.Array) -> jax.Array:
+            return jnp.where(bottom > 0, top / jnp.where(bottom > 0, bottom, 1), jnp.inf)
+
+        cap = jnp.minimum(over(self.once, size + self.offset), over(self.twice, size * size))
+        return _scaled(m, jnp.minimum(self.most, cap)), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Soft(_Lasting):
+    """m / (1 + ||m|| / threshold)."""
+
+    threshold: float
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        return _scaled(m, 1 / (1 + norm(m) / self.threshold)), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Sign(_Lasting):
+    """The sign of every coordinate; sign(0) = 0."""
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        return jax.tree.map(jnp.sign, m), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Moment(_Lasting):
+    """m / (sqrt(v) + eps), v <- b2 v + (1 - b2) s^2 coordinate by coordinate; s is m, or the fresh gradient."""
+
+    b2: float
+    eps: float
+    fresh: bool = static(False)
+
+    def init(self, x: Tree) -> Tree:
+        return jax.tree.map(jnp.zeros_like, x)
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        seen = fresh if self.fresh else m
+        state = jax.tree.map(lambda v, s: self.b2 * v + (1 - self.b2) * s * s, state, seen)
+        return jax.tree.map(lambda m, v: _ratio(m, jnp.sqrt(v) + self.eps), m, state), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Adam(_Lasting):
+    """(m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps), v <- b2 v + (1 - b2) g^2 from the fresh gradient."""
+
+    b1: float
+    b2: float
+    eps: float
+
+    def init(self, x: Tree) -> Tree:
+        return jax.tree.map(jnp.zeros_like, x)
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        state = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state, fresh)
+        done = 1.0 * t  # an integer as exponent would widen single precision
+        first, second = 1 - self.b1**done, 1 - self.b2**done
+        return jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + self.eps), m, state), state
+
+
+@pytree
+@dataclass(frozen=True)
+class NormMoment(_Lasting):
+    """m / (s + eps), s <- b2 s + (1 - b2) ||fresh gradient||, a number for all coordinates."""
+
+    b2: float
+    eps: float
+
+    def init(self, x: Tree) -> Tree:
+        return jnp.zeros((), jax.tree.leaves(x)[0].dtype)
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        state = self.b2 * state + (1 - self.b2) * norm(fresh)
+        return jax.tree.map(lambda m: _ratio(m, state + self.eps), m), state
+
+
+@dataclass(frozen=True)
+class _Bent:
+    """Holds another geometry and keeps its state."""
+
+    inner: Any
+
+    def init(self, x: Tree) -> Tree:
+        return self.inner.init(x)
+
+    def stopped(self, state: Tree) -> Any:
+        return self.inner.stopped(state)
+
+
+@pytree
+@dataclass(frozen=True)
+class Ahead(_Bent):
+    """The direction of beta m + (1 - beta) g, g the fresh gradient (Nesterov)."""
+
+    beta: float
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        ahead = jax.tree.map(lambda m, g: self.beta * m + (1 - self.beta) * g, m, fresh)
+        bent: tuple[Tree, Tree] = self.inner.step(t, x, ahead, fresh, state)
+        return bent
+
+
+@pytree
+@dataclass(frozen=True)
+class Mixed(_Bent):
+    """nu times the direction of m and 1 - nu times that of the fresh gradient."""
+
+    nu: float
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        slow, _ = self.inner.step(t, x, m, fresh, state)
+        fast, _ = self.inner.step(t, x, fresh, fresh, state)
+        return jax.tree.map(lambda a, b: self.nu * a + (1 - self.nu) * b, slow, fast), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Shrunk(_Bent):
+    """The direction and decay times x: x_{t+1} = (1 - eta decay) x_t - eta u."""
+
+    decay: float
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        direction, state = self.inner.step(t, x, m, fresh, state)
+        return jax.tree.map(lambda u, x: u + self.decay * x, direction, x), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Stopping(_Bent):
+    """Stay for good as soon as ||m|| <= threshold."""
+
+    threshold: float
+
+    def init(self, x: Tree) -> Tree:
+        return jnp.zeros((), bool), self.inner.init(x)
+
+    def stopped(self, state: Tree) -> Any:
+        return state[0]
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        direction, inner = self.inner.step(t, x, m, fresh, state[1])
+        stop = norm(m) <= self.threshold
+        return jax.tree.map(lambda u: jnp.where(stop, 0, u), direction), (stop, inner)

@@ -36,12 +36,7 @@ LIBRARY = (
 
 
 def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> bool:
-    """Whether a step holds nothing but plain arithmetic, on something that is not known beforehand.
-
-    XLA ends the process on a kernel whose operands it finds to be constants.
-    """
-    if not depends_on_input(jax.make_jaxpr(problem.grad)(x, samples).jaxpr):
-        return False
+    """Whether a step holds nothing but plain arithmetic."""
 
     def step(x: Tree, samples: Tree) -> Tree:
         state, _ = algorithm.first(problem, x, samples)
@@ -51,14 +46,14 @@ def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, 
     return not any(name.startswith(library) for name in names for library in LIBRARY)
 
 
-def check_problem(problem: Any, x: Tree, samples: Tree) -> None:
+def check_problem(problem: Any, x: Tree, batch: Tree) -> None:
     """Gradients must look like x, and samples must be numbers."""
-    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.extended) for leaf in jax.tree.leaves(samples)):
+    if any(jnp.issubdtype(leaf.dtype, jax.dtypes.extended) for leaf in jax.tree.leaves(batch)):
         raise ValueError(
             "run: problem.sample must return arrays of numbers; got random keys, which only sample may use"
         )
     wanted = _form(jax.eval_shape(lambda x: x, x))
-    asked: dict[str, Any] = {"grad": lambda: jax.eval_shape(problem.grad, x, samples)}
+    asked: dict[str, Any] = {"grad": lambda: jax.eval_shape(problem.grad, x, batch)}
     if getattr(problem, "is_exact", True) and getattr(problem, "full_grad", None) is not None:
         asked["full_grad"] = lambda: jax.eval_shape(problem.full_grad, x)
     for name, form in asked.items():
@@ -95,7 +90,8 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=THREEFRY)
     drawing = jax.eval_shape(lambda k: algorithm.draw(problem, k), key)
     samples = jax.tree.leaves(drawing)
-    check_problem(problem, x, drawing)
+    batch = jax.eval_shape(lambda k: problem.sample(k, 1), key)
+    check_problem(problem, x, batch)
     point = sum(leaf.size for leaf in jax.tree.leaves(x))
     drawn = sum(leaf.size for leaf in samples)
     bytes_drawn = sum(leaf.size * leaf.dtype.itemsize for leaf in samples)
@@ -107,7 +103,10 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     average = average and exact
-    kernel = not wide and size <= LARGE and fits_one_kernel(problem, algorithm, x, drawing, average)
+    ordinary = wide or size > LARGE or getattr(algorithm.estimator, "ordinary", False)
+    # XLA ends the process on a kernel whose operands it finds to be constants.
+    ordinary = ordinary or not depends_on_input(jax.make_jaxpr(problem.grad)(x, batch).jaxpr)
+    kernel = not ordinary and fits_one_kernel(problem, algorithm, x, drawing, average)
     shape = Shape(lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, wide, False)
     if not wide:
         return shape

@@ -1,7 +1,20 @@
 """The catalogue: one file per lineage, one function per algorithm."""
 
+from . import adagrad, clipping, finite_sum, mars, muon, sgd, sign, spider, storm
 from .normalized_storm import from_plan as from_plan
 from .normalized_storm import normalized_storm as normalized_storm
 from .sgd import momentum_nsgd as momentum_nsgd
 
-CATALOGUE = {"normalized_storm": normalized_storm, "momentum_nsgd": momentum_nsgd}
+_MAKERS = (
+    *(normalized_storm, momentum_nsgd),
+    *(sgd.sgd, sgd.momentum_sgd, sgd.normalized_sgd, sgd.nigt, sgd.agnostic_nsgd),
+    *(clipping.clipped_sgd, clipping.soft_clipped_sgd, clipping.mixed_clipping),
+    *(sign.generalized_signsgd, sign.sign_storm, sign.generalized_signstorm),
+    *(adagrad.adagrad_norm, adagrad.super_adam),
+    *(storm.storm, storm.storm_plus, storm.meta_storm, storm.meta_storm_sg, storm.meta_storm_na),
+    storm.hybrid_sarah_sgd,
+    *(spider.spider_1, spider.spider_2, spider.l0l1_spider, spider.symmetric_spider, spider.beta_gd, spider.page),
+    *(finite_sum.svrg, finite_sum.saga, finite_sum.sarah),
+    *(mars.mars, muon.muon, muon.muon_mvr, muon.limuon, muon.scion),
+)
+CATALOGUE = {make.__name__: make for make in _MAKERS}

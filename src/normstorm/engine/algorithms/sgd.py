@@ -1,24 +1,112 @@
 """Stochastic gradient methods without variance reduction.
 
     g_t = mean of grad f(x_t, xi) over K samples
-    m_1 = g_1,    m_t = beta m_{t-1} + (1 - beta) g_t
-    x_{t+1} = x_t - eta m_t / ||m_t||
+    m_1 = g_1 (or m_0 = 0),    m_t = beta m_{t-1} + (1 - beta) g_t,    alpha = 1 - beta
+    x_{t+1} = x_t - eta m_t                    plain
+    x_{t+1} = x_t - eta m_t / ||m_t||          normalised; a zero m_t means "stay"
 
-Source: Cutkosky and Mehta, "Momentum Improves Normalized SGD" (ICML 2020).
-Departures: m_1 is the whole first gradient; mini-batches; a zero m_t means "stay".
+Cost: K sample gradients at every step.
 """
 
 from __future__ import annotations
 
-from ..checks import batch, positive, weight
+from typing import Any
+
+from ..checks import batch, flag, one_of, positive, weight
 from ..core import Algorithm
-from ..estimators import Averaged
-from ..geometries import Normalized
-from ..schedules import Constant
+from ..estimators import Averaged, Transported
+from ..geometries import Ahead, Euclidean, Normalized
+from ..schedules import Constant, Power
+
+
+def sgd(*, eta: float, K: int = 1) -> Algorithm:
+    """Stochastic gradient descent: eta > 0, K samples a step.
+
+        x_{t+1} = x_t - eta g_t
+
+    Source: Robbins and Monro, "A stochastic approximation method" (1951); for non-convex F, Ghadimi and Lan,
+    "Stochastic first- and zeroth-order methods for nonconvex stochastic programming" (2013).
+    Departures: a constant step size; mini-batches.
+    """
+    who = "sgd"
+    return Algorithm(Averaged(batch(who, "K", K)), Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)
+
+
+def momentum_sgd(
+    *, alpha: float, eta: float, K: int = 1, form: str = "average", start: str = "zero", nesterov: bool = False
+) -> Algorithm:
+    """SGD with momentum: alpha = 1 - beta in (0, 1], eta > 0, form "average" or "heavy_ball", start "zero" or "first".
+
+        average:       m_t = beta m_{t-1} + alpha g_t            heavy ball:   m_t = beta m_{t-1} + g_t
+        x_{t+1} = x_t - eta m_t
+        nesterov:      x_{t+1} = x_t - eta (beta m_t + alpha g_t)        and        x_t - eta (beta m_t + g_t)
+
+    Start "zero" is m_0 = 0 and "first" is m_1 = g_1, which for the heavy ball is the same.
+
+    Source: Polyak, "Some methods of speeding up the convergence of iteration methods" (1964); Nesterov, "A method of
+    solving a convex programming problem with convergence rate O(1/k^2)" (1983), in the points where gradients are
+    asked.
+    Departures: stochastic gradients; constant parameters; mini-batches. The heavy ball runs as the average from zero
+    with eta / alpha, which gives the same x; the m that is reported is alpha times the heavy ball's and so of the size
+    of a gradient.
+    """
+    who = "momentum_sgd"
+    ball = one_of(who, "form", form, ("average", "heavy_ball")) == "heavy_ball"
+    zero = one_of(who, "start", start, ("zero", "first")) == "zero"
+    alpha, eta = weight(who, alpha), positive(who, "eta", eta)
+    geometry: Any = Ahead(Euclidean(), 1 - alpha) if flag(who, "nesterov", nesterov) else Euclidean()
+    schedule = Constant(alpha, eta / alpha if ball else eta)
+    return Algorithm(Averaged(batch(who, "K", K), zero or ball), geometry, schedule, who)
+
+
+def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
+    """Normalised SGD: eta > 0, K samples a step.
+
+        x_{t+1} = x_t - eta g_t / ||g_t||
+
+    Source: Zhao, Xie and Li, "On the convergence and improvement of stochastic normalized gradient descent" (2021).
+    Departures: constant step size and batch; a zero g_t means "stay".
+    """
+    who = "normalized_sgd"
+    return Algorithm(Averaged(batch(who, "K", K)), Normalized(), Constant(1.0, positive(who, "eta", eta)), who)
 
 
 def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
-    """Normalised SGD with momentum: alpha = 1 - beta in (0, 1], eta > 0, K samples a step (K sample gradients)."""
+    """Normalised SGD with momentum: alpha = 1 - beta in (0, 1], eta > 0, K samples a step (K sample gradients).
+
+    Source: Cutkosky and Mehta, "Momentum Improves Normalized SGD" (ICML 2020).
+    Departures: m_1 is the whole first gradient; mini-batches; a zero m_t means "stay".
+    """
     who = "momentum_nsgd"
     K = batch(who, "K", K)
     return Algorithm(Averaged(K), Normalized(), Constant(weight(who, alpha), positive(who, "eta", eta)), who)
+
+
+def nigt(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
+    """Normalised SGD with implicit gradient transport: alpha = 1 - beta in (0, 1], eta > 0, K samples a step.
+
+        m_1 = g(x_1; xi_1)
+        y_t = x_t + beta / (1 - beta) (x_t - x_{t-1}),      m_t = beta m_{t-1} + (1 - beta) g(y_t; xi_t)      for t >= 2
+        x_{t+1} = x_t - eta m_t / ||m_t||
+
+    Source: Cutkosky and Mehta, "Momentum Improves Normalized SGD" (ICML 2020).
+    Departures: mini-batches; a zero m_t means "stay"; no layer-wise scaling, which is in their experiments only.
+    """
+    who = "nigt"
+    alpha = weight(who, alpha)
+    estimator = Transported(batch(who, "K", K), (1 - alpha) / alpha)
+    return Algorithm(estimator, Normalized(), Constant(alpha, positive(who, "eta", eta)), who)
+
+
+def agnostic_nsgd(*, eta: float, K: int = 1) -> Algorithm:
+    """Parameter-agnostic normalised SGD with momentum: eta > 0, K samples a step, no horizon.
+
+        m_t = (1 - t^{-1/2}) m_{t-1} + t^{-1/2} g_t
+        x_{t+1} = x_t - eta t^{-3/4} m_t / ||m_t||
+
+    Source: Huebler, Yang, Li and He, "Parameter-agnostic optimization under relaxed smoothness" (2024).
+    Departures: the constant eta is free; mini-batches; a zero m_t means "stay".
+    """
+    who = "agnostic_nsgd"
+    schedule = Power(0.5, positive(who, "eta", eta), 0.75)
+    return Algorithm(Averaged(batch(who, "K", K)), Normalized(), schedule, who)

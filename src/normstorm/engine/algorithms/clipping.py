@@ -1,0 +1,68 @@
+"""Clipped SGD: a step as long as a gradient, but no longer than some length.
+
+    g_t = mean of grad f(x_t, xi) over K samples;      c / 0 = infinity in a minimum
+
+Cost: K sample gradients at every step.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..checks import batch, flag, fraction, nonnegative, positive, weight
+from ..core import Algorithm
+from ..estimators import Averaged
+from ..geometries import Capped, Mixed, Soft
+from ..schedules import Constant
+
+
+def clipped_sgd(*, eta: float, threshold: float, offset: float = 0.0, K: int = 1) -> Algorithm:
+    """Hard clipping: eta > 0, threshold > 0, offset >= 0 (positive in the stochastic theorem), K samples a step.
+
+        x_{t+1} = x_t - min{ eta, eta threshold / (||g_t|| + offset) } g_t
+
+    Source: Zhang, He, Sra and Jadbabaie, "Why gradient clipping accelerates training: a theoretical justification for
+    adaptivity" (2020). Its stochastic theorem has an almost sure bound of the noise as offset.
+    Departures: eta threshold is one free number there, named here after the clipping threshold; mini-batches.
+    """
+    who = "clipped_sgd"
+    geometry = Capped(1.0, positive(who, "threshold", threshold), offset=nonnegative(who, "offset", offset))
+    return Algorithm(Averaged(batch(who, "K", K)), geometry, Constant(1.0, positive(who, "eta", eta)), who)
+
+
+def soft_clipped_sgd(*, eta: float, gamma: float, K: int = 1) -> Algorithm:
+    """Soft clipping: eta > 0, gamma > 0 the length that no step exceeds, K samples a step.
+
+        x_{t+1} = x_t - eta / (1 + eta ||g_t|| / gamma) g_t
+
+    Source: the code of Zhang, Jin, Fang and Wang, "Improved analysis of clipping algorithms for non-convex
+    optimization" (2020), without momentum.
+    Departures: mini-batches.
+    """
+    who = "soft_clipped_sgd"
+    eta = positive(who, "eta", eta)
+    geometry = Soft(positive(who, "gamma", gamma) / eta)
+    return Algorithm(Averaged(batch(who, "K", K)), geometry, Constant(1.0, eta), who)
+
+
+def mixed_clipping(
+    *, alpha: float, eta: float, gamma: float, nu: float = 0.7, soft: bool = False, K: int = 1
+) -> Algorithm:
+    """Clipping of momentum and of gradient: alpha = 1 - beta, eta, gamma > 0, nu in [0, 1] the part of the momentum.
+
+        m_t = beta m_{t-1} + (1 - beta) g_t,      m_0 = 0
+        x_{t+1} = x_t - nu c(m_t) m_t - (1 - nu) c(g_t) g_t
+        c(v) = min{ eta, gamma / ||v|| }          soft: c(v) = eta / (1 + eta ||v|| / gamma)
+
+    nu = 0 is clipped SGD, nu = 1 momentum clipping.
+
+    Source: Zhang, Jin, Fang and Wang, "Improved analysis of clipping algorithms for non-convex optimization" (2020);
+    the soft coefficient and nu = 0.7 are those of their code.
+    Departures: m_0 = 0, as in their code, where the paper leaves it to the user; mini-batches.
+    """
+    who = "mixed_clipping"
+    eta = positive(who, "eta", eta)
+    threshold = positive(who, "gamma", gamma) / eta
+    inner: Any = Soft(threshold) if flag(who, "soft", soft) else Capped(1.0, threshold)
+    geometry = Mixed(inner, fraction(who, "nu", nu))
+    return Algorithm(Averaged(batch(who, "K", K), True), geometry, Constant(weight(who, alpha), eta), who)

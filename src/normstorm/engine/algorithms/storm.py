@@ -1,0 +1,114 @@
+"""The STORM family: one loop, two points, the same samples.
+
+    g_t = g(x_t; xi_t),  h_t = g(x_{t-1}; xi_t),  means over the same K samples
+    d_1 = g_1,      d_t = g_t + (1 - a_t) (d_{t-1} - h_t)        a_t: the weight of the fresh gradient
+    x_{t+1} = x_t - eta_t d_t
+
+Cost: K sample gradients at the first step, 2 K at every later one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..checks import batch, flag, positive, weight
+from ..core import Algorithm
+from ..estimators import Blended, Corrected, Opened
+from ..geometries import Euclidean
+from ..schedules import Constant, CubeRoot, Meta, Plus
+
+
+def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:
+    """STORM: k, w, c > 0, K samples a step; the step size comes from the gradients seen.
+
+        eta_t = k / (w + sum_{i <= t} ||g_i||^2)^{1/3},      a_{t+1} = min{1, c eta_t^2}
+
+    Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD" (2019), Algorithm 1.
+    Departures: a is cut at 1, which the paper's w makes needless; mini-batches.
+    """
+    who = "storm"
+    schedule = CubeRoot(positive(who, "k", k), positive(who, "w", w), positive(who, "c", c))
+    return _corrected(who, K, schedule)
+
+
+def storm_plus(*, scale: float = 1.0, K: int = 1) -> Algorithm:
+    """STORM+: K samples a step, and nothing to tune.
+
+        a_{t+1} = (1 + sum_{i <= t} ||g_i||^2)^{-2/3},      eta_t = (sum_{i <= t} ||d_i||^2 / a_{i+1})^{-1/3}
+
+    Source: Levy, Kavis and Cevher, "STORM+: fully adaptive SGD with recursive momentum for nonconvex optimization"
+    (2021).
+    Departures: as long as every d is zero the path stays; eta_t times `scale`, which is 1 in the paper; mini-batches.
+    """
+    who = "storm_plus"
+    return _corrected(who, K, Plus(positive(who, "scale", scale)))
+
+
+def meta_storm(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.0, K: int = 1) -> Algorithm:
+    """META-STORM: eta, a0, b0 > 0, p in (0, 1/2], K samples a step.
+
+        a_1 = 1,      a_{t+1} = (1 + sum_{i <= t} ||g(x_i; xi_i) - g(x_i; xi_{i+1})||^2 / a0^2)^{-2/3}
+        eta_t = eta a_t^{(1-p)/2} / (b0^{1/p} + sum_{i <= t} ||d_i||^2)^p
+
+    Source: Liu, Nguyen, Nguyen, Ene and Nguyen, "META-STORM: generalized fully-adaptive variance reduced SGD for
+    unbounded functions" (2022).
+    Departures: mini-batches; p may be smaller than their theorem allows.
+    """
+    return _meta("meta_storm", "difference", eta, p, a0, b0, K)
+
+
+def meta_storm_sg(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.0, K: int = 1) -> Algorithm:
+    """META-STORM-SG, the weight from gradient norms: eta, a0, b0 > 0, p in (0, 1/2], K samples a step.
+
+        a_{t+1} = (1 + sum_{i <= t} ||g_i||^2 / a0^2)^{-2/3}
+        eta_t = eta a_{t+1}^{(1-p)/2} / (b0^{1/p} + sum_{i <= t} ||d_i||^2)^p
+
+    Source: Liu, Nguyen, Nguyen, Ene and Nguyen (2022), as META-STORM.
+    Departures: mini-batches; p may be any number in (0, 1/2].
+    """
+    return _meta("meta_storm_sg", "norm", eta, p, a0, b0, K)
+
+
+def meta_storm_na(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.0, K: int = 1) -> Algorithm:
+    """META-STORM-NA, the weight does not adapt, only the step: eta, a0, b0 > 0, p in (0, 1/2], K samples a step.
+
+        a_{t+1} = (1 + t / a0^2)^{-2/3}
+        eta_t = eta a_{t+1}^{(1-p)/2} / (b0^{1/p} + sum_{i <= t} ||d_i||^2)^p
+
+    Source: Liu, Nguyen, Nguyen, Ene and Nguyen (2022), as META-STORM.
+    Departures: this form is not checked against the paper word by word; mini-batches; p may be any number in (0, 1/2].
+    """
+    return _meta("meta_storm_na", "count", eta, p, a0, b0, K)
+
+
+def hybrid_sarah_sgd(*, alpha: float, eta: float, opening: int, K: int = 1, same: bool = False) -> Algorithm:
+    """Hybrid SARAH-SGD: alpha = 1 - beta in (0, 1], eta > 0, K samples a step, `opening` at the first one.
+
+        v_1 = g(x_1; `opening` samples)
+        v_t = beta (v_{t-1} + g(x_t; xi_t) - g(x_{t-1}; xi_t)) + (1 - beta) g(x_t; zeta_t)        for t >= 2
+        x_{t+1} = x_t - eta v_t
+
+    zeta_t is independent of xi_t; `same` takes zeta_t = xi_t, which is STORM's recursion.
+
+    Cost: `opening` sample gradients at the first step, 3 K at every later one, 2 K if `same`.
+    Source: Tran-Dinh, Pham, Phan and Nguyen, "Hybrid stochastic gradient descent algorithms for stochastic nonconvex
+    optimization" (2019).
+    Departures: constant parameters; mini-batches.
+    """
+    who = "hybrid_sarah_sgd"
+    kind = Opened if flag(who, "same", same) else Blended
+    K = batch(who, "K", K)
+    schedule = Constant(weight(who, alpha), positive(who, "eta", eta))
+    return Algorithm(kind(K, K, batch(who, "opening", opening)), Euclidean(), schedule, who)
+
+
+def _corrected(who: str, K: int, schedule: Any) -> Algorithm:
+    K = batch(who, "K", K)
+    return Algorithm(Corrected(K, K), Euclidean(), schedule, who)
+
+
+def _meta(who: str, kind: str, eta: float, p: float, a0: float, b0: float, K: int) -> Algorithm:
+    if positive(who, "p", p) > 0.5:
+        raise ValueError(f"{who}: p must be a number in (0, 1/2]; got p={p!r}")
+    eta, a0, b0 = positive(who, "eta", eta), positive(who, "a0", a0), positive(who, "b0", b0)
+    return _corrected(who, K, Meta(eta, float(p), a0, b0, kind))

@@ -1,0 +1,167 @@
+"""Matrices: directions from an orthogonal factor or a norm ball, and estimates that suit them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..pytrees import pytree
+from .estimators import Averaged, Corrected, Look, static
+from .geometries import Normalized, _Lasting, norm
+
+Tree = Any
+QUINTIC = (3.4445, -4.7750, 2.0315)  # Muon's
+STEPS = 5
+FLOOR = 1e-8  # Scion's
+BALLS = ("euclidean", "sign", "mean_sign", "spectral", "column", "row", "rms")
+
+
+def _product(a: jax.Array, b: jax.Array) -> jax.Array:
+    """A product that no accelerator shortens to fewer digits."""
+    return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def matrix(leaf: jax.Array) -> jax.Array:
+    """The leaf itself, if it has rows and columns."""
+    if leaf.ndim != 2:
+        raise ValueError(f"algorithm: x must be a matrix or a pytree of matrices; got a leaf of shape {leaf.shape}")
+    return leaf
+
+
+def newton_schulz(M: jax.Array, floor: Any) -> Any:
+    """Five steps of the quintic iteration; singular values end near 1, not at 1."""
+    a, b, c = QUINTIC
+    tall = M.shape[0] > M.shape[1]
+    X = M.T if tall else M
+    X = X / (norm(X) + floor)
+    for _ in range(STEPS):
+        A = _product(X, X.T)
+        X = a * X + _product(b * A + c * _product(A, A), X)
+    return X.T if tall else X
+
+
+def polar(M: jax.Array) -> jax.Array:
+    """U V^T of M = U S V^T; singular values that are zero up to rounding give nothing, so 0 stays 0."""
+    U, values, Vt = jnp.linalg.svd(M, full_matrices=False)
+    kept = values > values.max() * max(M.shape) * float(np.finfo(M.dtype).eps)
+    return _product(U * kept, Vt)
+
+
+@pytree
+@dataclass(frozen=True)
+class Spectral(_Lasting):
+    """An orthogonal factor of every matrix of m, by `method` "svd" or "newton_schulz".
+
+    `scaled`: times sqrt(max(1, rows / columns)).
+    """
+
+    floor: float
+    method: str = static()
+    scaled: bool = static()
+
+    def _factor(self, leaf: jax.Array) -> jax.Array:
+        M = matrix(leaf)
+        scale = max(1.0, M.shape[0] / M.shape[1]) ** 0.5 if self.scaled else 1.0
+        return scale * (polar(M) if self.method == "svd" else newton_schulz(M, self.floor))
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        return jax.tree.map(self._factor, m), state
+
+
+@pytree
+@dataclass(frozen=True)
+class Ball(_Lasting):
+    """radius times the point of the unit ball of `shape` that has the largest inner product with m."""
+
+    radius: float
+    shape: str = static()
+
+    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+        if self.shape == "euclidean":
+            m, _ = Normalized().step(t, x, m, fresh, ())
+            return jax.tree.map(lambda u: self.radius * u, m), state
+        return jax.tree.map(lambda leaf: self.radius * self._point(leaf), m), state
+
+    def _point(self, d: jax.Array) -> Any:
+        if self.shape == "sign":
+            return jnp.sign(d)
+        if self.shape == "rms":
+            return d / (jnp.sqrt(jnp.mean(d * d)) + FLOOR)
+        rows, columns = matrix(d).shape
+        if self.shape == "mean_sign":
+            return jnp.sign(d) / columns
+        if self.shape == "spectral":
+            return (rows / columns) ** 0.5 * polar(d)
+        if self.shape == "column":
+            return d / (jnp.sqrt(jnp.mean(d * d, axis=0, keepdims=True)) + FLOOR)
+        return d / (jnp.sqrt(jnp.sum(d * d, axis=1, keepdims=True)) * columns**0.5 + FLOOR)
+
+
+@pytree
+@dataclass(frozen=True)
+class Compressed(Corrected):
+    """Corrected, but of every matrix of m only the part of the largest `rank` singular values goes on."""
+
+    rank: int = static()
+
+    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
+        return super().combine(jax.tree.map(self._truncated, m), look, weight)
+
+    def _truncated(self, leaf: jax.Array) -> jax.Array:
+        U, values, Vt = jnp.linalg.svd(matrix(leaf), full_matrices=False)
+        return _product(U[:, : self.rank] * values[: self.rank], Vt[: self.rank])
+
+
+@pytree
+@dataclass(frozen=True)
+class Scaled(Averaged):
+    """m <- a g(x) + (1 - a) (m + gain [g(x) - old]), old = g(x_prev) on the same samples: 2 K sample gradients.
+
+    `stale` takes the gradient of the step before, on its own samples, as the old one: K sample gradients.
+    """
+
+    stale: bool = static(False)
+    gain: float = 1.0
+
+    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+        fresh = problem.grad(x, samples)
+        return Look(fresh), fresh if self.stale else (), self.K
+
+    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+        fresh = problem.grad(x, samples)
+        if self.stale:
+            return Look(fresh, state), fresh, self.K
+        return Look(fresh, problem.grad(x_prev, samples)), state, 2 * self.K
+
+    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
+        def mix(g: jax.Array, old: jax.Array, m: jax.Array) -> Any:
+            return weight * g + (1 - weight) * (m + self.gain * (g - old))
+
+        return jax.tree.map(mix, look.fresh, look.old, m)
+
+
+@pytree
+@dataclass(frozen=True)
+class Amplified(Scaled):
+    """m <- a c + (1 - a) m, m_0 = 0, c = g(x) + gain [g(x) - old]; `clip`: c / max(1, ||c||)."""
+
+    clip: bool = static(True)
+
+    def _amplified(self, fresh: Tree, old: Tree) -> Tree:
+        c = jax.tree.map(lambda g, old: g + self.gain * (g - old), fresh, old)
+        return jax.tree.map(lambda leaf: leaf / jnp.maximum(1, norm(c)), c) if self.clip else c
+
+    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+        look, state, cost = super().first(problem, x, samples)
+        return Look(self._amplified(look.fresh, look.fresh)), state, cost
+
+    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+        look, state, cost = super().look(problem, t, x, x_prev, state, samples)
+        return Look(self._amplified(look.fresh, look.old), look.old), state, cost
+
+    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
+        return jax.tree.map(lambda c, m: weight * c + (1 - weight) * m, look.fresh, m)

@@ -1,0 +1,180 @@
+"""What every algorithm of the catalogue owes: the paths of its transcription, the cost that it says, and more."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import transcriptions as tr
+from contract import BIG, CASES, SEED, STEPS, X1, B, N, oracle, problem
+from toy import Metered, Toy
+
+from normstorm.engine import CATALOGUE, Algorithm, run
+from normstorm.random import seed_words, step_key
+
+# Without noise these equal the gradient. Not SAGA, whose kept gradients have different ages.
+EXACT = (
+    *("sgd", "normalised", "clipped", "soft", "adagrad", "sign storm", "sign storm opened", "signstorm"),
+    *("super adam", "storm", "storm plus", "meta storm", "meta storm sg", "meta storm na", "hybrid", "hybrid same"),
+    *("normalized storm", "spider 1", "spider 2", "spider whole", "l0l1", "symmetric", "beta gd", "page", "page whole"),
+    *("svrg", "sarah", "limuon 1"),
+)
+
+
+class MeteredSum(Metered):
+    """A full gradient asks for every component."""
+
+    def full_grad(self, x: Any) -> Any:
+        self.counts["asked"] += N
+        return self.inner.full_grad(x)
+
+
+def test_every_algorithm_is_here() -> None:
+    assert {c.algorithm.name for c in CASES.values()} == CATALOGUE.keys()
+
+
+@jax.jit
+def walk(problem: Any, algorithm: Algorithm, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """x_2 .. x_{T+1}, m_1 .. m_T and what each step says that it asked."""
+    words = jnp.asarray(seed_words([SEED])[0])
+    state, cost = algorithm.first(problem, x, algorithm.draw(problem, step_key(words, 1)))
+
+    def step(state: Any, t: jax.Array) -> tuple[Any, Any]:
+        state, cost = algorithm.step(problem, state, algorithm.draw(problem, step_key(words, t)), t)
+        return state, (state.x, state.m, jnp.asarray(cost, jnp.int64))
+
+    _, later = jax.lax.scan(step, state, jnp.arange(2, STEPS + 1, dtype=jnp.int32))
+    first = state.x, state.m, jnp.asarray(cost, jnp.int64)
+    return tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_agrees_with_its_transcription(name: str) -> None:
+    one = CASES[name]
+    theirs = one.transcription(oracle(one.K, BIG), one.x1, STEPS, **one.theirs)
+    x, m, cost = walk(problem(), one.algorithm, jnp.asarray(one.x1))
+    np.testing.assert_allclose(x, theirs.x[1:], rtol=0, atol=1e-10)
+    np.testing.assert_allclose(m, one.scale * np.array(theirs.m), rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(np.cumsum(cost), theirs.cost)
+
+
+@pytest.mark.parametrize("name", ["sign storm opened", "meta storm", "spider 1 stopped", "page", "svrg", "saga"])
+def test_the_whole_engine_agrees(name: str) -> None:
+    """One of every kind of state, branch and stream."""
+    one = CASES[name]
+    theirs = one.transcription(oracle(one.K, BIG), X1, STEPS, **one.theirs)
+    ours = run(problem(), one.algorithm, jnp.asarray(X1), STEPS, (SEED,), candidates=STEPS)
+    assert (ours.candidates.step[0] == np.arange(1, STEPS + 1)).all()
+    path = np.concatenate([ours.candidates.x[0], ours.last])
+    np.testing.assert_allclose(path, theirs.x, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(ours.estimate[0], theirs.m[-1], rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(ours.record_cost[0], np.array(theirs.cost)[ours.record_steps - 1])
+    assert ours.cost[0] == theirs.cost[-1]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_cost_is_what_was_asked(name: str) -> None:
+    """Operation by operation, so that of a branch only the side that is taken asks."""
+    algorithm, meter, words = CASES[name].algorithm, MeteredSum(problem()), jnp.asarray(seed_words([SEED])[0])
+    with jax.disable_jit():
+        state, cost = algorithm.first(meter, jnp.asarray(CASES[name].x1), algorithm.draw(meter, step_key(words, 1)))
+        assert int(cost) == meter.asked
+        for t in range(2, 7):
+            before = meter.asked
+            state, cost = algorithm.step(meter, state, algorithm.draw(meter, step_key(words, t)), t)
+            assert int(cost) == meter.asked - before
+
+
+@pytest.mark.parametrize("name", EXACT)
+def test_without_noise_the_estimate_is_the_gradient(name: str) -> None:
+    still, x1 = problem(noise=0.0), jnp.asarray(CASES[name].x1)
+    x, m, _ = walk(still, CASES[name].algorithm, x1)
+    asked = jax.vmap(still.full_grad)(jnp.concatenate([x1[None], x[:-1]]))
+    np.testing.assert_allclose(m, asked, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_single_precision_stays_single(name: str) -> None:
+    single = jax.tree.map(lambda leaf: leaf.astype(jnp.float32), problem())
+
+    def two_steps(problem: Any, algorithm: Algorithm, x: jax.Array, t: jax.Array) -> Any:
+        samples = algorithm.draw(problem, step_key(jnp.zeros(2, jnp.uint32), t))
+        state, _ = algorithm.first(problem, x, samples)
+        return state, algorithm.step(problem, state, samples, t)[0]
+
+    x1 = jnp.asarray(CASES[name].x1, jnp.float32)
+    first, second = jax.eval_shape(two_steps, single, CASES[name].algorithm, x1, jnp.int32(2))
+    types = [leaf.dtype for leaf in jax.tree.leaves(first)]
+    assert [leaf.dtype for leaf in jax.tree.leaves(second)] == types
+    assert jnp.float64 not in types
+
+
+def test_a_path_that_stops_asks_nothing_more() -> None:
+    stopped = tr.spider_1(oracle(B, BIG), X1, STEPS, **CASES["spider 1 stopped"].theirs)
+    assert 1 < stopped.cost.index(stopped.cost[-1]) < STEPS - 2, "or the case above shows nothing"
+
+
+def test_coins_belong_to_seeds() -> None:
+    result = run(problem(), CASES["page"].algorithm, jnp.asarray(X1), STEPS, 20)
+    assert len(set(result.cost.tolist())) > 3
+    restarts = (result.cost - BIG - 2 * B * (STEPS - 1)) / (BIG - 2 * B)
+    assert (restarts == np.rint(restarts)).all()
+
+
+@pytest.mark.parametrize("name", ["svrg", "saga", "sarah", "beta gd", "page whole"])
+def test_a_finite_sum_is_wanted(name: str) -> None:
+    with pytest.raises(ValueError, match="problem must be a finite sum with a size and a full gradient; got 'toy'"):
+        run(Toy(4), CASES[name].algorithm, jnp.asarray(X1), 3, 1)
+
+
+@pytest.mark.parametrize("name", ["muon", "limuon 2", "scion row"])
+def test_matrices_are_wanted(name: str) -> None:
+    with pytest.raises(ValueError, match=r"x must be a matrix or a pytree of matrices; got a leaf of shape \(4,\)"):
+        run(problem(), CASES[name].algorithm, jnp.asarray(X1), 3, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "message"),
+    [
+        ("sgd", {"eta": -1}, "sgd: eta must be a finite number > 0; got eta=-1"),
+        (
+            "momentum_sgd",
+            {"alpha": 1, "eta": 1, "form": "x"},
+            "momentum_sgd: form must be one of average, heavy_ball; got form='x'",
+        ),
+        (
+            "momentum_sgd",
+            {"alpha": 1, "eta": 1, "nesterov": 1},
+            "momentum_sgd: nesterov must be True or False; got nesterov=1",
+        ),
+        (
+            "clipped_sgd",
+            {"eta": 1, "threshold": 1, "offset": -1},
+            "clipped_sgd: offset must be a finite number >= 0; got offset=-1",
+        ),
+        (
+            "mixed_clipping",
+            {"alpha": 1, "eta": 1, "gamma": 1, "nu": 2},
+            "mixed_clipping: nu must be a number in [0, 1]; got nu=2",
+        ),
+        (
+            "generalized_signsgd",
+            {"alpha": 1, "eta": 1, "b2": 1},
+            "generalized_signsgd: b2 must be a number in [0, 1); got b2=1",
+        ),
+        ("meta_storm", {"eta": 1, "p": 0.6}, "meta_storm: p must be a number in (0, 1/2]; got p=0.6"),
+        (
+            "spider_2",
+            {"eps": 1, "L": 1, "S1": 0, "S2": 1, "q": 1},
+            "spider_2: S1 must be an integer >= 1; got S1=0",
+        ),
+        ("svrg", {"eta": 1, "period": 0}, "svrg: period must be an integer >= 1; got period=0"),
+    ],
+)
+def test_refusals(name: str, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as error:
+        CATALOGUE[name](**given)
+    assert str(error.value) == message
