@@ -181,6 +181,8 @@ def test_sampled_problems_say_what_cannot_be_seen(outcome: Outcome) -> None:
 def interrupted(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own; SIGINT from inside after the first chunk of steps, so no clock is needed."""
     code = "import os, signal, sys; from normstorm.solve.progress import Progress; from normstorm.cli import main\n"
+    # Whoever started the tests may have told all processes to ignore the signal.
+    code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "Progress.__enter__ = lambda self: lambda done, steps: os.kill(os.getpid(), signal.SIGINT)\n"
     code += "sys.argv = ['normstorm', *sys.argv[1:]]; main()"
     return subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True)
