@@ -12,9 +12,7 @@ skipped.
 from __future__ import annotations
 
 import argparse
-import datetime
 import importlib.util
-import json
 import math
 import os
 import statistics
@@ -29,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from machine import describe
-from pages import engine_table, fill
+from pages import engine_table, publish
 
 from normstorm.compiler import one_kernel
 from normstorm.engine import lanes, normalized_storm, run
@@ -240,11 +238,8 @@ def main() -> None:
             target = f"  (target {targets[name]:g})" if name in targets else ""
             print(f"    engine / {name}: {ratio:.2f}{target}", flush=True)
     machine = {**describe(), "jax": jax.__version__, "numpy": np.__version__}
-    report = {"date": datetime.date.today().isoformat(), "machine": machine, "repeats": given.repeats, "rows": rows}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    fill("how-the-engine-runs.md", "engine-cpu", engine_table(report))
-    print(f"written: {given.out}")
+    report = {"machine": machine, "repeats": given.repeats, "rows": rows}
+    publish(given.out, report, "how-the-engine-runs.md", "engine-cpu", engine_table(report))
 
 
 if __name__ == "__main__":

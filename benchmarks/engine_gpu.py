@@ -11,8 +11,6 @@ single problems run both ways in double and in single precision, and of one seed
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import statistics
 import time
 from dataclasses import dataclass, field
@@ -23,7 +21,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from pages import fill, gpu_table
+from pages import gpu_table, publish
 
 from normstorm.engine import chip, job, normalized_storm, run
 from normstorm.engine.algorithms.sgd import momentum_nsgd
@@ -175,12 +173,8 @@ def main() -> None:
     with jax.enable_x64(True):
         equal = equality()
     machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
-    report = {"date": datetime.date.today().isoformat(), "machine": machine, "repeats": given.repeats}
-    report |= {"speed": rows, "identity": same, "equality": equal}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
-    fill("how-the-engine-runs.md", "engine-gpu", gpu_table(report))
-    print(f"written: {given.out}")
+    report = {"machine": machine, "repeats": given.repeats, "speed": rows, "identity": same, "equality": equal}
+    publish(given.out, report, "how-the-engine-runs.md", "engine-gpu", gpu_table(report))
 
 
 if __name__ == "__main__":

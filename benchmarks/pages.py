@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import json
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,15 @@ def fill(page: str, name: str, table: str) -> None:
     before, after = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
     start = text.index(before) + len(before)
     file.write_text(f"{text[:start]}\n{table}\n\n{text[text.index(after) :]}", encoding="utf-8")
+
+
+def publish(out: Path, report: dict[str, Any], page: str, name: str, table: str) -> None:
+    """Write a report with its date, and its table into a page."""
+    dated = {"date": datetime.date.today().isoformat(), **report}
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(dated, indent=2) + "\n", encoding="utf-8")
+    fill(page, name, table)
+    print(f"written: {out}")
 
 
 def engine_table(report: dict[str, Any]) -> str:

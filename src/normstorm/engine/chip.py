@@ -21,7 +21,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..compiler import abstract
-from .lanes import Group, Kept, Lane, Shape, Words, advance_lane, count_over, draw_all, mark
+from .lanes import NEVER, Group, Kept, Lane, Shape, Words, advance_lane, count_over, draw_all, mark
 from .replay import primitives
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
@@ -30,7 +30,6 @@ WARP = 32  # lanes of one program
 REGISTERS = 400  # 32-bit words of state up to which a thread keeps it at hand; beyond 255 some go to nearby memory
 PRELOADED = 64  # numbers of a shared array that are read once, before the loop; larger ones are read where needed
 SUMMING = ("reduce_", "cum", "dot_general", "conv_", "sort", "scatter", "while", "scan")  # their order may vary
-NEVER = np.iinfo(np.int32).max
 
 
 def fits(words: Words, shape: Shape, x: Tree, samples: Tree) -> bool:

@@ -15,8 +15,8 @@ from ..random import seed_words
 from ..results import Pick, Trace
 from . import chip
 from .core import Algorithm
-from .lanes import Group, Kept, Records, Shape, Words, advance, begin
-from .layout import NEVER, Calendar, calendar, choose, program_shape
+from .lanes import NEVER, Group, Kept, Records, Shape, Words, advance, begin
+from .layout import Calendar, calendar, choose, program_shape
 
 Tree = Any
 _SHAPES: dict[Any, Shape] = {}  # what was found out about a program, so that it is looked at once

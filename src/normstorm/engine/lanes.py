@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..compiler import one_kernel
@@ -26,6 +27,7 @@ from .geometries import norm
 from .lanes_last import over_lanes
 
 Tree = Any
+NEVER = np.iinfo(np.int32).max  # a step that does not come
 
 
 class Words(NamedTuple):

@@ -15,11 +15,10 @@ import numpy as np
 from ..random import THREEFRY, seed_words, threefry
 from . import chip
 from .core import Algorithm
-from .lanes import Shape, Words
+from .lanes import NEVER, Shape, Words
 from .replay import depends_on_input, primitives
 
 Tree = Any
-NEVER = np.iinfo(np.int32).max
 SMALL = 128  # numbers in x and in one step's samples up to which lanes lie on the last axis
 LARGE = 4096  # beyond this many numbers one step is long enough for ordinary dispatch, which may use several cores
 BLOCK_BYTES = 2**18  # noise of one block, so that it stays near the core
