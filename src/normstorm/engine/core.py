@@ -12,14 +12,17 @@ Each word keeps its own state. Floats are data, so a sweep over them is a vmap; 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from ..pytrees import pytree
 from .estimators import Look, static
+from .needs import FINITE_SUM, NOTHING, refusal
 
 Tree = Any
 
@@ -68,6 +71,46 @@ class Algorithm:
 
         gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
         return gone
+
+    @property
+    def needs(self) -> frozenset[str]:
+        """What of "finite sum" and "matrix" problem and x must be."""
+        found: frozenset[str] = NOTHING.union(*(getattr(w, "needs", NOTHING) for w in (self.estimator, self.geometry)))
+        return found
+
+    def refusal(self, problem: Any, x: Tree) -> str | None:
+        """The sentence with which a run from x would end at once; None if it would not."""
+        return refusal(self.needs, problem, x)
+
+    def cost(self, steps: int, size: int | None = None) -> int | float:
+        """The sample gradients that so many steps ask, with `size` components if the problem is a finite sum.
+
+        Exact but for PAGE, whose coins make it an expectation, and for a path that stops, which asks no more.
+        """
+        self._whole("steps", steps)
+        if size is not None or FINITE_SUM in self.needs:
+            self._whole("size", size)
+        asked: int | float = self.estimator.cost(int(steps), size)
+        return asked
+
+    def steps(self, budget: float, size: int | None = None) -> int:
+        """The most steps that cost no more than the budget."""
+        first = self.cost(1, size)
+        if not first <= budget < math.inf:
+            raise ValueError(
+                f"{self.name}: budget must be at least the cost {first} of the first step; got budget={budget!r}"
+            )
+        enough, much = 1, 2
+        while self.cost(much, size) <= budget:
+            enough, much = much, 2 * much
+        while much - enough > 1:
+            middle = (enough + much) // 2
+            enough, much = (middle, much) if self.cost(middle, size) <= budget else (enough, middle)
+        return enough
+
+    def _whole(self, name: str, value: Any) -> None:
+        if not isinstance(value, (int, np.integer)) or isinstance(value, bool) or value < 1:
+            raise ValueError(f"{self.name}: {name} must be an integer >= 1; got {name}={value!r}")
 
     def _step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         look, looked, cost = self.estimator.look(problem, t, state.x, state.x_prev, state.estimator, samples)

@@ -7,8 +7,10 @@ An estimator is a frozen, JAX-registered dataclass with
     look(problem, t, x, x_prev, state, samples)        -> (look, own state, sample gradients asked)        step t >= 2
     start(look, weight)                                -> m_1
     combine(m, look, weight)                           -> m_t from m_{t-1}
+    cost(steps, size)                                  sample gradients of so many steps, `size` components or None
 
     ordinary (if True)                                 its branches and late draws do not fit into one kernel of a CPU
+    needs (if any)                                     what a problem must have, see `needs`
 
 and one recursion stands behind the classes here (g_j(x) is the mean over the first j of the same K samples):
 
@@ -82,6 +84,9 @@ class _Sampled:
     def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
         return jax.tree.map(lambda g, m: weight * g + (1 - weight) * m, look.fresh, m)
 
+    def cost(self, steps: int, size: int | None) -> int:
+        return self.K * steps
+
 
 @pytree
 @dataclass(frozen=True)
@@ -131,6 +136,9 @@ class Corrected(_Sampled):
         g_K, g_old, g_k = look
         return jax.tree.map(lambda a, b, c, m: weight * a + (1 - weight) * (m + b - c), g_K, g_k, g_old, m)
 
+    def cost(self, steps: int, size: int | None) -> int:
+        return self.K * steps + self.k * (steps - 1)
+
 
 @pytree
 @dataclass(frozen=True)
@@ -149,6 +157,9 @@ class Opened(Corrected):
     def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
         return super().look(problem, t, x, x_prev, state, samples[0])
 
+    def cost(self, steps: int, size: int | None) -> int:
+        return self.opening + (self.K + self.k) * (steps - 1)
+
 
 @pytree
 @dataclass(frozen=True)
@@ -163,3 +174,6 @@ class Blended(Opened):
         first, second, _ = samples
         here, there = problem.grad(x, first), problem.grad(x_prev, first)
         return Look(problem.grad(x, second), there, here), state, 3 * self.K
+
+    def cost(self, steps: int, size: int | None) -> int:
+        return self.opening + 3 * self.K * (steps - 1)

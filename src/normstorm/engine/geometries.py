@@ -6,6 +6,8 @@ A geometry is a frozen, JAX-registered dataclass with
     step(t, x, m, fresh, state)    -> (direction, state)        fresh: the gradient that this step asked at x
     stopped(state)                 -> whether no further step is to be made
 
+    needs (if any)                 what x must have, see `needs`
+
 and some hold another one, which they bend.
 """
 
@@ -20,6 +22,7 @@ import jax.numpy as jnp
 
 from ..pytrees import pytree
 from .estimators import static
+from .needs import NOTHING
 
 Tree = Any
 ROWS = 32
@@ -196,6 +199,11 @@ class _Bent:
     """Holds another geometry and keeps its state."""
 
     inner: Any
+
+    @property
+    def needs(self) -> frozenset[str]:
+        found: frozenset[str] = getattr(self.inner, "needs", NOTHING)
+        return found
 
     def init(self, x: Tree) -> Tree:
         return self.inner.init(x)

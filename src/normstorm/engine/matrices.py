@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 from ..pytrees import pytree
 from .estimators import Averaged, Corrected, Look, static
 from .geometries import Normalized, _Lasting, norm
+from .needs import MATRICES, NOTHING, no_matrices
 
 Tree = Any
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Muon's
@@ -27,8 +28,8 @@ def _product(a: jax.Array, b: jax.Array) -> jax.Array:
 
 def matrix(leaf: jax.Array) -> jax.Array:
     """The leaf itself, if it has rows and columns."""
-    if leaf.ndim != 2:
-        raise ValueError(f"algorithm: x must be a matrix or a pytree of matrices; got a leaf of shape {leaf.shape}")
+    if (reason := no_matrices(leaf)) is not None:
+        raise ValueError(reason)
     return leaf
 
 
@@ -62,6 +63,7 @@ class Spectral(_Lasting):
     floor: float
     method: str = static()
     scaled: bool = static()
+    needs: ClassVar[frozenset[str]] = MATRICES
 
     def _factor(self, leaf: jax.Array) -> jax.Array:
         M = matrix(leaf)
@@ -79,6 +81,10 @@ class Ball(_Lasting):
 
     radius: float
     shape: str = static()
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return NOTHING if self.shape in ("euclidean", "sign", "rms") else MATRICES
 
     def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
         if self.shape == "euclidean":
@@ -107,6 +113,7 @@ class Compressed(Corrected):
     """Corrected, but of every matrix of m only the part of the largest `rank` singular values goes on."""
 
     rank: int = static()
+    needs: ClassVar[frozenset[str]] = MATRICES
 
     def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
         return super().combine(jax.tree.map(self._truncated, m), look, weight)
@@ -142,6 +149,9 @@ class Scaled(Averaged):
             return weight * g + (1 - weight) * (m + self.gain * (g - old))
 
         return jax.tree.map(mix, look.fresh, look.old, m)
+
+    def cost(self, steps: int, size: int | None) -> int:
+        return self.K * steps if self.stale else self.K * (2 * steps - 1)
 
 
 @pytree

@@ -15,17 +15,21 @@ import jax.numpy as jnp
 
 from ..pytrees import pytree
 from .estimators import COIN, SECOND, Look, drawn_late, late, number, static
+from .needs import A_FINITE_SUM, NOTHING, no_finite_sum
 
 Tree = Any
 
 
 def components(problem: Any) -> int:
     """How many components the finite sum has; other problems are refused."""
-    size = getattr(problem, "size", None)
-    if size is None or not hasattr(problem, "full_grad"):
-        name = getattr(problem, "name", type(problem).__name__)
-        raise ValueError(f"algorithm: problem must be a finite sum with a size and a full gradient; got {name!r}")
-    return int(size)
+    if (reason := no_finite_sum(problem)) is not None:
+        raise ValueError(reason)
+    return int(problem.size)
+
+
+def _begun(steps: int, period: int) -> int:
+    """How many of the steps 1, 1 + period, 1 + 2 period, ... are among so many."""
+    return -(-steps // period)
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,15 @@ class _Recursive:
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.S2), late(key)
 
+    @property
+    def needs(self) -> frozenset[str]:
+        return A_FINITE_SUM if self.S1 is None else NOTHING
+
     def price(self, problem: Any) -> int:
         return components(problem) if self.S1 is None else self.S1
+
+    def _price(self, size: int | None) -> int:
+        return (size or 0) if self.S1 is None else self.S1
 
     def anew(self, problem: Any, x: Tree, words: jax.Array) -> Tree:
         return problem.full_grad(x) if self.S1 is None else problem.grad(x, drawn_late(problem, words, self.S1))
@@ -67,6 +78,10 @@ class Restarted(_Recursive):
 
     period: int = static()
 
+    def cost(self, steps: int, size: int | None) -> int:
+        restarts = _begun(steps, self.period)
+        return self._price(size) * restarts + 2 * self.S2 * (steps - restarts)
+
     def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, Any]:
         restart, price = jnp.asarray((t - 1) % self.period == 0), self.price(problem)
         found = jax.lax.cond(
@@ -83,6 +98,11 @@ class Tossed(_Recursive):
     """A restart at step 1, and later wherever a coin of each seed's own falls on it, with probability `chance`."""
 
     chance: float = number()
+
+    def cost(self, steps: int, size: int | None) -> float:
+        """The expectation: every later step restarts with probability `chance`."""
+        price, chance = self._price(size), float(self.chance)
+        return price + (steps - 1) * (chance * price + (1 - chance) * 2 * self.S2)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return *super().draw(problem, key), jax.random.uniform(jax.random.fold_in(key, COIN))
@@ -119,6 +139,11 @@ class _Direct:
 class Whole(_Direct):
     """The full gradient of a finite sum: n sample gradients a step."""
 
+    needs: ClassVar[frozenset[str]] = A_FINITE_SUM
+
+    def cost(self, steps: int, size: int | None) -> int:
+        return (size or 0) * steps
+
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return ()
 
@@ -138,6 +163,10 @@ class Snapshot(_Direct):
     K: int = static()
     period: int = static()
     ordinary: ClassVar[bool] = True
+    needs: ClassVar[frozenset[str]] = A_FINITE_SUM
+
+    def cost(self, steps: int, size: int | None) -> int:
+        return 2 * self.K * steps + (size or 0) * _begun(steps, self.period)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K)
@@ -170,6 +199,10 @@ class Table(_Direct):
 
     K: int = static()
     two: bool = static(False)
+    needs: ClassVar[frozenset[str]] = A_FINITE_SUM
+
+    def cost(self, steps: int, size: int | None) -> int:
+        return (size or 0) + (2 if self.two else 1) * self.K * steps
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         rows = problem.sample(key, self.K)

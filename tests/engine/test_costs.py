@@ -1,0 +1,112 @@
+"""Costs as formulas, how many steps a budget buys, and what problems an algorithm needs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import CASES, STEPS, TALL, W1, X1, N, problem
+from hypothesis import given
+from hypothesis import strategies as st
+from test_contract import walk
+from toy import Toy
+
+from normstorm.engine import CATALOGUE, run
+from normstorm.random import step_key
+
+TOSSED = ("page", "page whole")
+STOPPED = "spider 1 stopped"
+SUMS = {"spider whole", "beta gd", "page whole", "svrg", "saga", "saga with two", "sarah"}
+FREE_BALLS = {"scion euclidean", "scion sign", "scion rms"}
+MATRIX = {name for name in CASES if name.split()[0] in ("muon", "mvr1", "mvr2", "limuon", "scion")} - FREE_BALLS
+MATRIX |= {"mars shampoo"}
+COUNTS = (1, 2, 3, 5, 6, 7, 11, 49, STEPS)
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*TOSSED, STOPPED)])
+def test_the_formula_is_what_is_reported(name: str) -> None:
+    one = CASES[name]
+    _, _, cost = walk(problem(), one.algorithm, jnp.asarray(one.x1))
+    reported = np.cumsum(cost)
+    formula = [one.algorithm.cost(steps, N) for steps in COUNTS]
+    assert formula == [reported[steps - 1] for steps in COUNTS]
+    assert all(isinstance(value, int) for value in formula)
+
+
+def test_a_path_that_stops_asks_less() -> None:
+    one = CASES[STOPPED]
+    _, _, cost = walk(problem(), one.algorithm, jnp.asarray(one.x1))
+    moving = int(np.count_nonzero(cost))
+    assert 1 < moving < STEPS
+    assert np.cumsum(cost)[:moving].tolist() == [one.algorithm.cost(t, N) for t in range(1, moving + 1)]
+    assert np.cumsum(cost)[-1] < one.algorithm.cost(STEPS, N)
+
+
+@pytest.mark.parametrize("name", TOSSED)
+def test_coins_cost_their_expectation(name: str) -> None:
+    """1,000 seeds: the mean lies within five standard errors, and a false alarm has probability below 1e-6."""
+    algorithm, seeds = CASES[name].algorithm, 1000
+    found = run(problem(), algorithm, jnp.asarray(X1), STEPS, seeds, average=False, records=1)
+    error = np.std(found.cost, ddof=1) / np.sqrt(seeds)
+    assert abs(np.mean(found.cost) - algorithm.cost(STEPS, N)) <= 5 * error
+    assert error < 0.01 * algorithm.cost(STEPS, N), "or the margin shows nothing"
+
+
+@pytest.mark.parametrize("name", CASES)
+@given(extra=st.integers(0, 10**7) | st.integers(0, 10**15))
+def test_a_budget_is_used_up(name: str, extra: int) -> None:
+    algorithm = CASES[name].algorithm
+    budget = int(np.ceil(algorithm.cost(1, N))) + extra
+    steps = algorithm.steps(budget, N)
+    assert algorithm.cost(steps, N) <= budget < algorithm.cost(steps + 1, N)
+
+
+def test_a_budget_below_the_first_step_is_refused() -> None:
+    svrg = CATALOGUE["svrg"](eta=1, period=5, K=3)
+    assert svrg.steps(46, 40) == 1
+    with pytest.raises(ValueError) as error:
+        svrg.steps(45, 40)
+    assert str(error.value) == "svrg: budget must be at least the cost 46 of the first step; got budget=45"
+    for budget in (float("inf"), float("nan")):
+        with pytest.raises(ValueError, match="svrg: budget must be"):
+            svrg.steps(budget, 40)
+    with pytest.raises(ValueError, match=r"^svrg: size must be an integer >= 1; got size=None$"):
+        svrg.steps(45)
+    with pytest.raises(ValueError, match=r"^sgd: steps must be an integer >= 1; got steps=0$"):
+        CATALOGUE["sgd"](eta=1).cost(0)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_needs(name: str) -> None:
+    wanted = {"finite sum"} if name in SUMS else {"matrix"} if name in MATRIX else set()
+    assert CASES[name].algorithm.needs == wanted
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_refusal_is_what_the_steps_say(name: str) -> None:
+    """A finite sum at a vector and at a matrix, and another problem: refused with one sentence, or taken."""
+    algorithm, refused = CASES[name].algorithm, 0
+
+    def two_steps(asked: Any, x: jax.Array) -> Any:
+        samples = algorithm.draw(asked, step_key(jnp.zeros(2, jnp.uint32), 1))
+        return algorithm.step(asked, algorithm.first(asked, x, samples)[0], samples, 2)
+
+    for asked, x in ((problem(), X1), (problem(), W1), (Toy(4), X1)):
+        reason = algorithm.refusal(asked, jnp.asarray(x))
+        if reason is None:
+            jax.eval_shape(two_steps, asked, jnp.asarray(x))
+        else:
+            refused += 1
+            with pytest.raises(ValueError) as error:
+                jax.eval_shape(two_steps, asked, jnp.asarray(x))
+            assert str(error.value) == reason
+    assert refused == {"finite sum": 1, "matrix": 2}.get("".join(algorithm.needs), 0)
+
+
+def test_a_pytree_of_matrices_is_not_refused() -> None:
+    muon = CASES["muon"].algorithm
+    assert muon.refusal(problem(), {"a": jnp.asarray(W1), "b": jnp.asarray(TALL)}) is None
+    assert "got a leaf of shape (4,)" in str(muon.refusal(problem(), {"a": jnp.asarray(W1), "b": jnp.asarray(X1)}))
