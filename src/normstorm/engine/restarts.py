@@ -194,7 +194,8 @@ class Table(_Direct):
     """The last gradient of every component is kept, n times x in memory: n sample gradients at first, K at every step.
 
     m is the mean over K components of (fresh - kept), and the mean of all that are kept. `two`: K components for m,
-    K others for the table, 2 K sample gradients a step.
+    K others for the table, 2 K sample gradients a step. The mean of the table is kept up to date row by row: rounding
+    adds a part in n of a gradient's at every step, as a random walk.
     """
 
     K: int = static()
@@ -211,16 +212,25 @@ class Table(_Direct):
     def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
         n = components(problem)
         table = _each(problem, x, jnp.arange(n))
-        look, table, cost = self.look(problem, 1, x, x, table, samples)
-        return look, table, n + cost
+        mean = jax.tree.map(lambda a: jnp.mean(a, axis=0), table)
+        look, state, cost = self.look(problem, 1, x, x, (table, mean), samples)
+        return look, state, n + cost
 
     def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+        table, mean = state
         rows, stored = samples[0], samples[-1]
         fresh = _each(problem, x, rows)
         kept = _each(problem, x, stored) if self.two else fresh
-        m = jax.tree.map(lambda g, a: jnp.mean(g - a[rows], axis=0) + jnp.mean(a, axis=0), fresh, state)
-        table = jax.tree.map(lambda a, g: a.at[stored].set(g), state, kept)
-        return Look(m), table, self.K * len(samples)
+        m = jax.tree.map(lambda g, a, mean: jnp.mean(g - a[rows], axis=0) + mean, fresh, table, mean)
+
+        def store(state: Tree, new: Tree) -> tuple[Tree, None]:
+            """One after the other, so that a number that was drawn twice changes the mean once."""
+            (table, mean), (row, g) = state, new
+            mean = jax.tree.map(lambda mean, g, a: mean + (g - a[row]) / a.shape[0], mean, g, table)
+            return (jax.tree.map(lambda a, g: a.at[row].set(g), table, g), mean), None
+
+        state, _ = jax.lax.scan(store, (table, mean), (stored, kept))
+        return Look(m), state, self.K * len(samples)
 
 
 def _each(problem: Any, x: Tree, rows: jax.Array) -> Tree:
