@@ -120,8 +120,8 @@ docstrings. Cost, state and needs are found by trying the code.
 - **Assumes** and **Rate**: under which assumptions which order of the gradient norm is proven, with parameters that
   suit the horizon. "None stated" means that we vouch for none, "none known" that we know of none.
 - **Sample gradients**: those of the first step, of every later one, and of a later step that restarts.
-- **State**: how many numbers go from one step to the next beside $x$, with default options. The engine hands the old
-  point and the estimate on for all algorithms, also for those that need neither.
+- **State**: how many numbers go from one step to the next beside $x$. The engine hands the old point and the estimate
+  on for all algorithms, also for those that need neither. State and sample gradients are those of the default options.
 - **Needs**: what problem and $x$ must be. `Algorithm.refusal(problem, x)` says it in a sentence.
 - **Departures**: where the code differs from the source.
 """

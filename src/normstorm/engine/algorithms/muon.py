@@ -1,7 +1,7 @@
 """Matrix methods: x is a matrix (or a pytree of matrices), and the step is an orthogonal factor of the estimate.
 
-orthogonal(M) = U V^T of M = U S V^T (svd), or five steps of Muon's quintic iteration (newton_schulz)
-g_t = mean of grad f(x_t, xi) over K samples
+    orthogonal(M) = U V^T of M = U S V^T (svd), or five steps of Muon's quintic iteration (newton_schulz)
+    g_t = mean of grad f(x_t, xi) over K samples
 """
 
 from __future__ import annotations

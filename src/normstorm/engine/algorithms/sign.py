@@ -1,6 +1,6 @@
 """Sign methods, coordinate by coordinate; in a quotient 0 / 0 = 0, so a zero coordinate stays.
 
-g(x; xi) = mean of grad f(x, s) over the samples s of xi
+    g(x; xi) = mean of grad f(x, s) over the samples s of xi
 """
 
 from __future__ import annotations
