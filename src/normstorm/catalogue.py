@@ -100,7 +100,7 @@ def _algorithm_row(name: str, make: Any) -> dict[str, Any]:
 
 
 def _docs(make: Any) -> tuple[str, str]:
-    return inspect.getdoc(make) or "", inspect.getdoc(sys.modules[make.__module__]) or ""
+    return inspect.getdoc(make) or "", (sys.modules[make.__module__].__doc__ or "").strip()
 
 
 def _paragraph(text: str, word: str) -> str:
