@@ -1,7 +1,9 @@
-"""Matrix methods: x is a matrix (or a pytree of matrices), and the step is an orthogonal factor of the estimate.
+"""Matrix methods: the step is an orthogonal factor of the estimate.
 
     orthogonal(M) = U V^T of M = U S V^T (svd), or five steps of Muon's quintic iteration (newton_schulz)
     g_t = mean of grad f(x_t, xi) over K samples
+
+x is a matrix or a pytree of matrices.
 """
 
 from __future__ import annotations

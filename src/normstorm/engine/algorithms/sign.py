@@ -1,6 +1,8 @@
-"""Sign methods, coordinate by coordinate; in a quotient 0 / 0 = 0, so a zero coordinate stays.
+"""Sign methods, coordinate by coordinate.
 
     g(x; xi) = mean of grad f(x, s) over the samples s of xi
+
+In a quotient 0 / 0 = 0, so a zero coordinate stays.
 """
 
 from __future__ import annotations
