@@ -337,5 +337,8 @@ def test_algorithms(run) -> None:
     assert all(row["source"] and row["cost"] and row["description"] for row in rows.values())
     assert "K + k" in rows["normalized_storm"]["cost"]
     assert "Liu, Jagabathula, Zhou" in rows["normalized_storm"]["source"]
+    assert rows["storm"].keys() >= {"assumes", "rate", "state", "needs", "sample_gradients", "departures"}
     code, out, err = run("algorithms")
     assert (code, err) == (0, "") and all(name in out for name in rows)
+    assert all(len(line) <= 80 for line in out.splitlines())
+    assert all(out.count(f"\n {word} ") == len(rows) for word in ("assumes", "rate", "state"))

@@ -1,4 +1,9 @@
-"""What there is to run: problems by name or from a user's file, and algorithms, as rows for tables and JSON."""
+"""What there is to run: problems by name or from a user's file, and algorithms, as rows for tables and JSON.
+
+    python -m normstorm.catalogue > docs/algorithms.md
+
+writes the page of the algorithms anew.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +16,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .engine.algorithms import CATALOGUE
+from .engine.algorithms import CATALOGUE, facts
 from .outcome import dimension
 from .problems import registry, user
 
-WORDS = ("source", "departures", "cost")
+WORDS = ("cost", "assumes", "rate", "source", "departures")
 SENSES = ("almost-sure", "mean-square")
 
 
@@ -82,16 +87,92 @@ def algorithms() -> list[dict[str, Any]]:
 
 
 def _algorithm_row(name: str, make: Any) -> dict[str, Any]:
-    own, module = inspect.getdoc(make) or "", sys.modules[make.__module__].__doc__ or ""
+    own, module = _docs(make)
     return {
         "name": name,
         "description": " ".join(own.partition("\n\n")[0].split()),
         **{key: _paragraph(own, key.title()) or _paragraph(module, key.title()) for key in WORDS},
+        "sample_gradients": facts.cost(make),
+        "state": facts.state(make),
+        "needs": facts.needs(make),
         "parameters": list(inspect.signature(make).parameters),
     }
+
+
+def _docs(make: Any) -> tuple[str, str]:
+    return inspect.getdoc(make) or "", (sys.modules[make.__module__].__doc__ or "").strip()
 
 
 def _paragraph(text: str, word: str) -> str:
     """What follows `word:` up to the next such word or an empty line."""
     found = re.search(rf"^{word}: (.+?)(?=\n\s*\n|\n(?:{'|'.join(w.title() for w in WORDS)}): |\Z)", text, re.M | re.S)
     return " ".join(found[1].split()) if found else ""
+
+
+INTRODUCTION = """# Algorithms
+
+<!-- Generated from the code: python -m normstorm.catalogue > docs/algorithms.md -->
+
+Every algorithm of the engine, `normstorm.engine.CATALOGUE`. Recursions, sources, assumptions and rates are those of the
+docstrings. Cost, state and needs are found by trying the code.
+
+- **Letters**: $d$ numbers in $x$, $n$ components of a finite sum, $T$ steps, `g` a mean of sample gradients.
+- **Assumes** and **Rate**: under which assumptions which order of the gradient norm is proven, with parameters that
+  suit the horizon. "None stated" means that we vouch for none, "none known" that we know of none.
+- **Sample gradients**: those of the first step, of every later one, and of a later step that restarts.
+- **State**: how many numbers go from one step to the next beside $x$. The engine hands the old point and the estimate
+  on for all algorithms, also for those that need neither. State and sample gradients are those of the default options.
+- **Needs**: what problem and $x$ must be. `Algorithm.refusal(problem, x)` says it in a sentence.
+- **Departures**: where the code differs from the source.
+"""
+
+
+def page() -> str:
+    """docs/algorithms.md: a section for every module, a card for every algorithm."""
+    parts, title = [INTRODUCTION], ""
+    for row in algorithms():
+        make = CATALOGUE[row["name"]]
+        own, module = _docs(make)
+        if (heading := re.split(r"[.:;,]", module)[0]) != title:
+            title = heading
+            parts += [f"## {title}\n", *_prose_and_formulas(module, skip=module.startswith(f"{title}.\n"))]
+        parts += [f"### `{row['name']}`\n", *_prose_and_formulas(own), _card(make, row)]
+    return "\n".join(parts)
+
+
+def _prose_and_formulas(text: str, skip: bool = False) -> Iterator[str]:
+    """The paragraphs without the fixed words; indented ones are formulas. `skip` leaves the first one out."""
+    fixed = tuple(f"{word.title()}: " for word in WORDS)
+    for paragraph in re.split(r"\n\s*\n", text)[skip:]:
+        if paragraph.startswith("    "):
+            yield f"```text\n{inspect.cleandoc(paragraph)}\n```\n"
+        elif not paragraph.startswith(fixed):
+            yield " ".join(paragraph.split()) + "\n"
+
+
+def _card(make: Any, row: dict[str, Any]) -> str:
+    asked = ", ".join(f"{step} `{form}`" for step, form in row["sample_gradients"].items())
+    signature = inspect.signature(make).parameters.values()
+    given = [p.name if p.default is p.empty else f"{p.name}={p.default!r}" for p in signature]
+    lines = {
+        "Source": row["source"],
+        "Assumes": row["assumes"],
+        "Rate": row["rate"],
+        "Cost": row["cost"],
+        "Sample gradients": asked,
+        "State": f"`{row['state']}`",
+        "Needs": _needed(row),
+        "Departures": row["departures"],
+        "Parameters": ", ".join(f"`{name}`" for name in given),
+    }
+    return "".join(f"- **{name}**: {value}\n" for name, value in lines.items())
+
+
+def _needed(row: dict[str, Any]) -> str:
+    """The needs of an algorithm in words."""
+    words = (need if when == "always" else f"{need} ({when})" for need, when in row["needs"].items())
+    return "; ".join(words) or "nothing special"
+
+
+if __name__ == "__main__":
+    print(page(), end="")

@@ -158,7 +158,10 @@ def algorithms(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
         table = _table(row["name"], "", "", header=False)
         table.columns[1].justify = "left"
         table.add_row("what", row["description"])
-        for key in ("cost", "source", "departures"):
+        for key in ("cost", "assumes", "rate", "source", "departures"):
             if row[key]:
                 table.add_row(key, row[key])
+        table.add_row("state", f"{row['state']} numbers beside x, which has d")
+        for need, when in row["needs"].items():
+            table.add_row("needs", need if when == "always" else f"{need} ({when})")
         yield table

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import jax
@@ -140,6 +141,14 @@ def test_matrices_are_wanted(name: str) -> None:
     ("name", "given", "message"),
     [
         ("sgd", {"eta": -1}, "sgd: eta must be a finite number > 0; got eta=-1"),
+        ("sgd", {"eta": 0.0}, "sgd: eta must be a finite number > 0; got eta=0.0"),
+        ("sgd", {"eta": math.inf}, "sgd: eta must be a finite number > 0; got eta=inf"),
+        ("momentum_sgd", {"alpha": 0, "eta": 1}, "momentum_sgd: alpha must be a number in (0, 1]; got alpha=0"),
+        (
+            "normalized_storm",
+            {"alpha": 1, "eta": 1, "k": 2},
+            "normalized_storm: k must be an integer in [1, K]; got k=2, K=1",
+        ),
         (
             "momentum_sgd",
             {"alpha": 1, "eta": 1, "form": "x"},

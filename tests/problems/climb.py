@@ -30,6 +30,7 @@ def cases() -> dict:
     curvatures = np.geomspace(0.1, 10, 4)
     return {
         **{name: (lambda name=name: get(name, **SMALL[name])) for name in SMALL},
+        "matrix-regression": lambda: Flat(get("matrix-regression")),
         "quadratic + RS": lambda: noisy(Quadratic(curvatures), rs),
         "quadratic + G": lambda: noisy(Quadratic(curvatures), gaussian(1.0, 0.2)),
         "cosh + G": lambda: noisy(Cosh(2.0, 4), gaussian(0.5, 0.5)),
@@ -55,6 +56,7 @@ SMALL = {
     "chain": {"length": 6},
     "dro-regression": {},
     "least-squares": {},
+    "matrix-regression": {},
     "separable-logistic": {},
     "separable-exponential": {},
     "logistic-nonconvex": {},
@@ -63,6 +65,28 @@ SMALL = {
     "dro-cvar": {},
     "tanh-network": {},
 }
+
+
+class Flat:
+    """A problem whose x is a matrix as one whose x is a vector."""
+
+    def __init__(self, inner) -> None:
+        self.inner, self.shape = inner, inner.start().shape
+
+    def __getattr__(self, name):
+        return getattr(self.inner, name)
+
+    def start(self):
+        return self.inner.start().ravel()
+
+    def value(self, x):
+        return self.inner.value(x.reshape(self.shape))
+
+    def full_grad(self, x):
+        return self.inner.full_grad(x.reshape(self.shape)).ravel()
+
+    def grad(self, x, batch):
+        return self.inner.grad(x.reshape(self.shape), batch).ravel()
 
 
 def design(problem, seed: int = 0):

@@ -22,10 +22,16 @@ def measure(problem, xs, batches):
     h = 1e-5
 
     def at(x, five):
-        steps = h * jnp.eye(x.size)
+        steps = h * jnp.eye(x.size).reshape(-1, *x.shape)
         slopes = jax.vmap(lambda e: (problem.value(x + e) - problem.value(x - e)) / (2 * h))(steps)
         one = jax.tree.map(lambda a: a[:1], five)
-        return slopes, problem.full_grad(x), problem.grad(x, one), problem.grad(x, five), each(problem, x, five)
+        return (
+            slopes.reshape(x.shape),
+            problem.full_grad(x),
+            problem.grad(x, one),
+            problem.grad(x, five),
+            each(problem, x, five),
+        )
 
     return jax.vmap(at)(xs, batches)
 

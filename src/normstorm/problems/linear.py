@@ -1,4 +1,4 @@
-"""Finite sums over rows a_i of data with a linear model a_i'x.
+"""Finite sums over rows a_i of data with a linear model a_i'x, or X a_i for a matrix X.
 
 All constants are computed from the rows in double precision; E and mean stand for the mean over the rows.
 """
@@ -53,15 +53,38 @@ class LeastSquares(FiniteSum, Certified):
     def deviation(self, sense: str) -> tuple[float, float]:
         a, b = self.data
         A = _second_moment(a)
-        r = a @ np.linalg.lstsq(a, b)[0] - b
+        r = (a @ np.linalg.lstsq(a, b)[0] - b).reshape(len(a), -1)
         B = a[:, :, None] * np.linalg.solve(A, a.T).T[:, None, :] - np.eye(a.shape[1])
         if sense == "almost-sure":
-            return float(np.max(np.abs(r) * _lengths(a))), float(np.max(np.linalg.norm(B, 2, axis=(1, 2))))
+            return float(np.max(_lengths(r) * _lengths(a))), float(np.max(np.linalg.norm(B, 2, axis=(1, 2))))
         Q = np.einsum("nij,nik->jk", B, B) / len(a)
-        c = np.einsum("n,nij,ni->j", r, B, a) / len(a)
+        c = np.einsum("np,nij,ni->jp", r, B, a) / len(a)
         q = 1.25 * _largest(Q)
-        level = np.mean(r**2 * _lengths(a) ** 2) + c @ np.linalg.solve(q * np.eye(len(c)) - Q, c)
+        level = np.mean((_lengths(r) * _lengths(a)) ** 2) + np.sum(c * np.linalg.solve(q * np.eye(len(c)) - Q, c))
         return float(level**0.5), q**0.5
+
+
+@pytree
+@dataclass(frozen=True, eq=False)
+class MatrixRegression(LeastSquares):
+    """f_i = ||X a_i - b_i||^2/2 for a matrix X, all norms of matrices Frobenius: a least-squares problem in every row.
+
+    With X*, r_i = X* a_i - b_i and E ra' = 0 as there, G = grad F(X) = (X - X*) A and grad f_i = (X a_i - b_i) a_i'.
+    **Smoothness.** ||(X - Y) a_i a_i'|| = ||a_i|| ||(X - Y) a_i||, and the mean of its square is the trace of (X - Y)
+    E[||a||^2 aa'] (X - Y)': the three constants L0 are those of LeastSquares, attained by X - Y of rank one.
+    **Noise.** It is G B_i' + r_i a_i' with the same B_i, and ||G B_i'|| <= ||B_i|| ||G||. 4A: sigma0 = max ||r_i||
+    ||a_i||, sigma1 = max ||B_i||. In mean square it is a sum over the rows g of G and the numbers r of r_i that belong
+    to them, each with its own c and m and with the same Q: sigma1^2 = q, and sigma0^2 is the sum of the rows' numbers.
+    """
+
+    name: ClassVar[str] = "matrix-regression"
+
+    def loss(self, x: jax.Array, row: tuple[jax.Array, jax.Array]) -> jax.Array:
+        return jnp.sum((dot(x, row[0]) - row[1]) ** 2) / 2
+
+    def start(self) -> jax.Array:
+        a, b = self.data
+        return jnp.zeros((np.shape(b)[1], np.shape(a)[1]))
 
 
 @pytree
@@ -174,6 +197,19 @@ def least_squares(n: int = 200, dim: int = 5, noise: float = 0.3, seed: int = 0)
     b = a @ sphere_rows(rng, 1, dim)[0] + nonnegative(name, "noise", noise) * rng.standard_normal(n)
     residuals = a @ np.linalg.lstsq(a, b)[0] - b
     return LeastSquares((a, b), float(np.mean(residuals**2) / 2))
+
+
+def matrix_regression(
+    n: int = 200, rows: int = 4, columns: int = 3, noise: float = 0.3, seed: int = 0
+) -> MatrixRegression:
+    """Unit vectors a_i, targets from a planted X with rows of length 1 plus normal noise."""
+    name = "matrix-regression"
+    rng = np.random.default_rng(seed)
+    a = sphere_rows(rng, count(name, "n", n, least=columns + 1), count(name, "columns", columns))
+    planted = sphere_rows(rng, count(name, "rows", rows), columns)
+    b = a @ planted.T + nonnegative(name, "noise", noise) * rng.standard_normal((n, rows))
+    residuals = a @ np.linalg.lstsq(a, b)[0] - b
+    return MatrixRegression((a, b), float(np.mean(_lengths(residuals) ** 2) / 2))
 
 
 def separable_logistic(n: int = 6, dim: int = 3, margin: float = 0.5, seed: int = 0) -> SeparableLogistic:

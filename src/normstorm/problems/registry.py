@@ -32,6 +32,7 @@ PROBLEMS: dict[str, Entry] = {
     "dro-chi2": Entry(dro.dro_chi2, "chi-square robust regression on synthetic data with outliers"),
     "dro-cvar": Entry(dro.dro_cvar, "smoothed CVaR regression on synthetic data with outliers"),
     "tanh-network": Entry(network.tanh_network, "two-layer tanh network with a quartic regulariser"),
+    "matrix-regression": Entry(linear.matrix_regression, "linear regression on unit rows with a matrix of unknowns"),
 }
 
 

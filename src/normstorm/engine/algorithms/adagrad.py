@@ -18,6 +18,9 @@ def adagrad_norm(*, eta: float, b0: float, K: int = 1) -> Algorithm:
         x_{t+1} = x_t - eta g_t / sqrt(s_t)
 
     Cost: K sample gradients at every step.
+    Assumes: F smooth with constant L0 + L1 ||grad F||, affine noise (sigma1 < 1 in Faw et al.), eta below a threshold
+    of order 1 / L1, which cannot be done without.
+    Rate: ||grad F|| = O(T^{-1/4}) up to logarithms.
     Source: Ward, Wu and Bottou, "AdaGrad stepsizes: sharp convergence over nonconvex landscapes" (2019); under
     generalised smoothness Faw, Rout, Caramanis and Shakkottai (2023) and Wang, Zhang, Ma and Chen (2023).
     Departures: mini-batches.
@@ -51,6 +54,8 @@ def super_adam(
         identity:    H_t = 1
 
     Cost: K sample gradients at the first step; later 2 K with tau = 1, K with tau = 0.
+    Assumes: smooth samples (tau = 1) or smooth F (tau = 0), bounded variance, H_t bounded from below.
+    Rate: E ||grad F|| = O(T^{-1/3}) with tau = 1 and O(T^{-1/4}) with tau = 0, up to logarithms.
     Source: Huang, Li and Huang, "SUPER-ADAM: faster and universal framework of adaptive gradients" (2021).
     Departures: a is cut at 1; no bias correction of v and no floor under a, which are in the released code; their
     two-line step x~, (1 - mu) x + mu x~ is the one line above; mini-batches.

@@ -21,6 +21,8 @@ def clipped_sgd(*, eta: float, threshold: float, offset: float = 0.0, K: int = 1
 
         x_{t+1} = x_t - min{ eta, eta threshold / (||g_t|| + offset) } g_t
 
+    Assumes: F smooth with constant L0 + L1 ||grad F||, noise bounded almost surely.
+    Rate: eps^-4 samples for eps; eps^-2 iterations without noise.
     Source: Zhang, He, Sra and Jadbabaie, "Why gradient clipping accelerates training: a theoretical justification for
     adaptivity" (2020). Its stochastic theorem has an almost sure bound of the noise as offset.
     Departures: eta threshold is one free number there, named here after the clipping threshold; mini-batches.
@@ -35,6 +37,8 @@ def soft_clipped_sgd(*, eta: float, gamma: float, K: int = 1) -> Algorithm:
 
         x_{t+1} = x_t - eta / (1 + eta ||g_t|| / gamma) g_t
 
+    Assumes: the theorem of mixed clipping is about the hard coefficient, of which the soft one is at least half.
+    Rate: none stated for the soft coefficient.
     Source: the code of Zhang, Jin, Fang and Wang, "Improved analysis of clipping algorithms for non-convex
     optimization" (2020), without momentum.
     Departures: mini-batches.
@@ -56,6 +60,8 @@ def mixed_clipping(
 
     nu = 0 is clipped SGD, nu = 1 momentum clipping.
 
+    Assumes: F smooth with constant L0 + L1 ||grad F||, noise bounded almost surely.
+    Rate: eps^-4 samples for eps, L1 in lower order only; for the hard coefficient.
     Source: Zhang, Jin, Fang and Wang, "Improved analysis of clipping algorithms for non-convex optimization" (2020);
     the soft coefficient and nu = 0.7 are those of their code.
     Departures: m_0 = 0, as in their code, where the paper leaves it to the user; mini-batches.

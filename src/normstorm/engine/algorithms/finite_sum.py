@@ -16,6 +16,8 @@ def svrg(*, eta: float, period: int, K: int = 1) -> Algorithm:
         v_t = g(x_t; i_t) - g(s; i_t) + mu,      x_{t+1} = x_t - eta v_t
 
     Cost: 2 K sample gradients at every step, and n more at every snapshot.
+    Assumes: a finite sum of L-smooth components.
+    Rate: O(n + n^{2/3} eps^-2) sample gradients for eps.
     Source: Johnson and Zhang, "Accelerating stochastic gradient descent using predictive variance reduction" (2013),
     option I; also Reddi, Hefny, Sra, Poczos and Smola (2016).
     Departures: mini-batches with replacement; the snapshot is the last iterate, never one picked at random.
@@ -35,6 +37,8 @@ def saga(*, eta: float, K: int = 1, two: bool = False) -> Algorithm:
     j_t = i_t; `two` draws j_t independently of i_t, which the non-convex theory wants.
 
     Cost: n + K sample gradients at the first step, K at every later one; with `two` n + 2 K and 2 K.
+    Assumes: a finite sum of L-smooth components.
+    Rate: none stated here; the non-convex theorem is for `two` and K = 1.
     Source: Defazio, Bach and Lacoste-Julien, "SAGA: a fast incremental gradient method" (2014); `two`: Reddi, Sra,
     Poczos and Smola, "Fast incremental method for nonconvex optimization" (2016); both with K = 1.
     Departures: mini-batches with replacement (a number drawn twice is asked twice and stored once); no proximal step.
@@ -52,6 +56,9 @@ def sarah(*, eta: float, period: int, K: int = 1) -> Algorithm:
         x_{t+1} = x_t - eta v_t
 
     Cost: n sample gradients at a restart, 2 K at any other step.
+    Assumes: a finite sum, components L-smooth in mean square.
+    Rate: E ||grad F|| = O(m^{-1/4}) after one epoch of m steps with eta of order 1 / (L sqrt(m)), for an iterate picked
+    at random.
     Source: Nguyen, Liu, Scheinberg and Takac, "SARAH: a novel method for machine learning problems using stochastic
     recursive gradient" (2017).
     Departures: mini-batches with replacement; an epoch begins at the last iterate, where the paper picks one at random.

@@ -37,6 +37,8 @@ def mars(
     gamma = 1 without the clip is the recursion of STORM from m_0 = 0.
 
     Cost: K sample gradients at the first step; later 2 K if exact, K if not.
+    Assumes: nothing that we vouch for; the form that is not exact has no proof of variance reduction.
+    Rate: none stated.
     Source: Yuan, Liu, Wu, Zhou and Gu, "MARS: unleashing the power of variance reduction for training large models"
     (2024), Algorithm 1, and the three step rules of their code.
     Departures: h_1 = g_1 also in the form that is not exact, where their code starts h at 0; the whole of x is clipped

@@ -1,7 +1,9 @@
-"""Matrix methods: x is a matrix (or a pytree of matrices), and the step is an orthogonal factor of the estimate.
+"""Matrix methods: the step is an orthogonal factor of the estimate.
 
-orthogonal(M) = U V^T of M = U S V^T (svd), or five steps of Muon's quintic iteration (newton_schulz)
-g_t = mean of grad f(x_t, xi) over K samples
+    orthogonal(M) = U V^T of M = U S V^T (svd), or five steps of Muon's quintic iteration (newton_schulz)
+    g_t = mean of grad f(x_t, xi) over K samples
+
+x is a matrix or a pytree of matrices.
 """
 
 from __future__ import annotations
@@ -35,6 +37,8 @@ def muon(
         x_{t+1} = (1 - eta decay) x_t - eta sqrt(max(1, rows / columns)) orthogonal(n_t)
 
     Cost: K sample gradients at every step.
+    Assumes: nothing that we vouch for.
+    Rate: none stated.
     Source: Jordan et al., "Muon: an optimizer for hidden layers in neural networks" (2024), and its code.
     Departures: the precision of x, where the code has sixteen bits.
     """
@@ -67,6 +71,8 @@ def muon_mvr(
     Start "first" is m_1 = g_1, "zero" is m_1 = (1 - beta) g_1. gain = 1 is the recursion of STORM.
 
     Cost: K sample gradients at the first step; later 2 K if exact, K if not.
+    Assumes: smooth samples, bounded variance, MVR2 with parameters that fall with t.
+    Rate: O(T^{-1/3}) up to logarithms for MVR2 with those parameters; none stated for constant ones or for MVR1.
     Source: Chang, Liu and Yuan, "On the convergence of Muon and beyond" (2025).
     Departures: constant parameters, where the theorems have schedules in t; no norm clip and no scaling with the shape,
     which are in the code; the first value is a choice.
@@ -88,6 +94,8 @@ def limuon(*, alpha: float, eta: float, rank: int | None = None, method: str = "
         option 1: k_t = m_t          option 2: k_t = the nearest matrix of the given rank
 
     Cost: K sample gradients at the first step, 2 K at every later one.
+    Assumes: samples smooth, also with a constant that grows with the gradient, bounded variance.
+    Rate: O(eps^-3) samples for eps, in the nuclear norm of grad F, with alpha and eta of order T^{-2/3}.
     Source: Huang, Luo and Chen, "LiMuon: light and fast Muon optimizer for large models" (2025), Algorithm 1; alpha is
     their beta.
     Departures: constant parameters; mini-batches; option 2 truncates exactly, where the paper has a randomised
@@ -119,6 +127,8 @@ def scion(
     Balls: euclidean, sign, rms for any x; mean_sign, spectral, column, row for matrices.
 
     Cost: K sample gradients at every step.
+    Assumes: F smooth in the norm of the ball, bounded variance.
+    Rate: O(T^{-1/4}) in the dual norm, with alpha and eta that fall with t.
     Source: Pethick, Xie, Antonakopoulos, Zhu, Silveti-Falls and Cevher, "Training deep learning models with
     norm-constrained LMOs" (2025), and its code, of which the balls and their floors are.
     Departures: one ball for all of x; constant parameters; the exact orthogonal factor, where the code has five

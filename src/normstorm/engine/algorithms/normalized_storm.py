@@ -7,6 +7,10 @@
 
 Cost: K sample gradients at the first step, K + k at every later one, also when beta = 0.
 
+Assumes: samples smooth with constant L0 + L1 ||grad F|| and noise of size sigma0 + sigma1 ||grad F||, almost surely
+(3A, 4A; any K) or in mean square (3B, 4B; K >= 64 sigma1^2).
+Rate: the mean of ||grad F(x_t)|| is O((log(T / delta) / T)^{1/3}) with probability 1 - delta, and O(T^{-1/3}) in
+expectation; O(T^{-1/2}) in expectation if sigma0 = 0.
 Source: Liu, Jagabathula, Zhou, "Near-Optimal Non-Convex Stochastic Optimization under Generalized Smoothness",
 Algorithm 1.
 Departures: m_t = 0, which the paper leaves undefined, means "stay".

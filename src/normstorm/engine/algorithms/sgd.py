@@ -24,6 +24,9 @@ def sgd(*, eta: float, K: int = 1) -> Algorithm:
 
         x_{t+1} = x_t - eta g_t
 
+    Assumes: F L-smooth and bounded variance; noise that grows with ||grad F|| needs a smaller step. Nothing under
+    generalised smoothness.
+    Rate: E ||grad F|| = O(T^{-1/4}) on average.
     Source: Robbins and Monro, "A stochastic approximation method" (1951); for non-convex F, Ghadimi and Lan,
     "Stochastic first- and zeroth-order methods for nonconvex stochastic programming" (2013).
     Departures: a constant step size; mini-batches.
@@ -43,6 +46,8 @@ def momentum_sgd(
 
     Start "zero" is m_0 = 0 and "first" is m_1 = g_1, which for the heavy ball is the same.
 
+    Assumes: F L-smooth and bounded variance.
+    Rate: E ||grad F|| = O(T^{-1/4}) on average.
     Source: Polyak, "Some methods of speeding up the convergence of iteration methods" (1964); Nesterov, "A method of
     solving a convex programming problem with convergence rate O(1/k^2)" (1983), in the points where gradients are
     asked.
@@ -64,6 +69,9 @@ def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
 
         x_{t+1} = x_t - eta g_t / ||g_t||
 
+    Assumes: 3B and 4B of the paper on Normalized STORM, K >= 64 sigma1^2.
+    Rate: E ||grad F|| = O(T^{-1/2} + sigma0 K^{-1/2}) on average: eps^-4 samples for eps, with K of order eps^-2. With
+    K fixed it need not fall below the noise.
     Source: Zhao, Xie and Li, "On the convergence and improvement of stochastic normalized gradient descent" (2021).
     Departures: constant step size and batch; a zero g_t means "stay".
     """
@@ -74,6 +82,8 @@ def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
 def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
     """Normalised SGD with momentum: alpha = 1 - beta in (0, 1], eta > 0, K samples a step (K sample gradients).
 
+    Assumes: F L-smooth and bounded variance; or 3B and 4B of the paper on Normalized STORM with K >= 64 sigma1^2.
+    Rate: E ||grad F|| = O(T^{-1/4}) on average.
     Source: Cutkosky and Mehta, "Momentum Improves Normalized SGD" (ICML 2020).
     Departures: m_1 is the whole first gradient; mini-batches; a zero m_t means "stay".
     """
@@ -89,6 +99,8 @@ def nigt(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
         y_t = x_t + beta / (1 - beta) (x_t - x_{t-1}),      m_t = beta m_{t-1} + (1 - beta) g(y_t; xi_t)      for t >= 2
         x_{t+1} = x_t - eta m_t / ||m_t||
 
+    Assumes: F L-smooth with a Lipschitz Hessian, bounded variance.
+    Rate: E ||grad F|| = O(T^{-2/7}) on average.
     Source: Cutkosky and Mehta, "Momentum Improves Normalized SGD" (ICML 2020).
     Departures: mini-batches; a zero m_t means "stay"; no layer-wise scaling, which is in their experiments only.
     """
@@ -104,6 +116,8 @@ def agnostic_nsgd(*, eta: float, K: int = 1) -> Algorithm:
         m_t = (1 - t^{-1/2}) m_{t-1} + t^{-1/2} g_t
         x_{t+1} = x_t - eta t^{-3/4} m_t / ||m_t||
 
+    Assumes: F smooth with constant L0 + L1 ||grad F||, bounded variance; none of the constants need be known.
+    Rate: eps^-4 samples for eps up to logarithms, times a factor that is exponential in L1.
     Source: Huebler, Yang, Li and He, "Parameter-agnostic optimization under relaxed smoothness" (2024).
     Departures: the constant eta is free; mini-batches; a zero m_t means "stay".
     """

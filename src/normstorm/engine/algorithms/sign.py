@@ -1,6 +1,8 @@
-"""Sign methods, coordinate by coordinate; in a quotient 0 / 0 = 0, so a zero coordinate stays.
+"""Sign methods, coordinate by coordinate.
 
-g(x; xi) = mean of grad f(x, s) over the samples s of xi
+    g(x; xi) = mean of grad f(x, s) over the samples s of xi
+
+In a quotient 0 / 0 = 0, so a zero coordinate stays.
 """
 
 from __future__ import annotations
@@ -21,6 +23,9 @@ def generalized_signsgd(*, alpha: float, eta: float, b2: float = 0.999, eps: flo
     b2 = 0, eps = 0 is the sign of the momentum. The first quotient is sign(m_1) / sqrt(1 - b2).
 
     Cost: K sample gradients at every step.
+    Assumes: every coordinate of grad F smooth with a constant of its own that grows with it, noise of every coordinate
+    bounded almost surely.
+    Rate: min ||grad F||_1 = O(T^{-1/4}) up to logarithms, with high probability.
     Source: Crawshaw, Liu, Orabona, Zhang and Zhuang, "Robustness to unbounded smoothness of generalized SignSGD"
     (2022). eps = 0 there and 1e-8 in their code.
     Departures: mini-batches; a coordinate with v = 0 stays.
@@ -39,6 +44,8 @@ def sign_storm(*, alpha: float, eta: float, K: int = 1, opening: int | None = No
         x_{t+1} = x_t - eta sign(m_t)
 
     Cost: `opening` sample gradients at the first step, 2 K at every later one.
+    Assumes: smooth samples, bounded variance.
+    Rate: E ||grad F||_1 = O(d^{1/2} T^{-1/3}) on average.
     Source: Jiang, Yang, Yang and Zhang, "Efficient sign-based optimization: accelerating convergence via variance
     reduction" (2024); alpha is their beta.
     Departures: constant parameters; mini-batches; the size of the first batch is free.
@@ -57,6 +64,8 @@ def generalized_signstorm(*, alpha: float, eta: float, b2: float = 0.9, eps: flo
         x_{t+1} = x_t - eta m_t / (sqrt(v_t) + eps)
 
     Cost: K sample gradients at the first step, 2 K at every later one.
+    Assumes: nothing is known.
+    Rate: none known.
     Source: ours, from the estimate of Cutkosky and Orabona (2019) and the step of Crawshaw et al. (2022).
     Departures: not published, no guarantee known.
     """

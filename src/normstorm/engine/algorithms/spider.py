@@ -28,6 +28,8 @@ def spider_1(*, eps: float, L: float, S1: int | None, S2: int, q: int, n0: float
 
     After the return the path stays and nothing is asked.
 
+    Assumes: samples L-smooth in mean square, bounded variance.
+    Rate: O(sigma^2 eps^-2 + L gap sigma eps^-3) samples for eps, with S1 of order eps^-2.
     Source: Fang, Li, Lin and Zhang, "SPIDER: near-optimal non-convex optimization via stochastic path-integrated
     differential estimator" (2018), Algorithm 1, option I (stop is its epsilon tilde).
     Departures: sizes are given as integers, not computed from eps.
@@ -43,6 +45,8 @@ def spider_2(*, eps: float, L: float, S1: int | None, S2: int, q: int, n0: float
 
         x_{t+1} = x_t - min{ eps / (L n0 ||v_t||), 1 / (2 L n0) } v_t
 
+    Assumes: samples L-smooth in mean square, bounded variance.
+    Rate: O(sigma^2 eps^-2 + L gap sigma eps^-3) samples for eps, with S1 of order eps^-2.
     Source: Fang, Li, Lin and Zhang, "SPIDER: near-optimal non-convex optimization via stochastic path-integrated
     differential estimator" (2018), Algorithm 1, option II.
     Departures: sizes are given as integers, not computed from eps.
@@ -58,6 +62,9 @@ def l0l1_spider(*, eps: float, L0: float, L1: float, S1: int | None, S2: int, q:
 
         x_{t+1} = x_t - min{ 1 / (2 L0), eps / (L0 ||v_t||), eps / (L1 ||v_t||^2) } v_t
 
+    Assumes: samples smooth in mean square with constant L0 + L1 ||grad F||, bounded variance.
+    Rate: O(eps^-3) samples for eps with batches that grow with 1 / eps; O(n + sqrt(n) eps^-2) for a finite sum. With
+    the authors' numbers in the minimum.
     Source: Reisizadeh, Li, Das and Jadbabaie, "Variance-reduced clipping for non-convex optimization" (2023).
     Departures: the three numbers 1/2, 1, 1 in the minimum are ours; that it has a constant, a 1 / ||v|| and a
     1 / ||v||^2 entry agrees with the authors' code.
@@ -73,6 +80,8 @@ def symmetric_spider(*, eta: float, S1: int | None, S2: int, q: int, power: floa
 
         x_{t+1} = x_t - eta v_t / ||v_t||^power
 
+    Assumes: alpha-symmetric smoothness, which contains L0 + L1 ||grad F||, and noise that may grow with ||grad F||.
+    Rate: O(eps^-3) samples for eps with power = 1 and batches that grow with 1 / eps.
     Source: Chen, Zhou, Liang and Lu, "Generalized-smooth nonconvex optimization is as efficient as smooth nonconvex
     optimization" (2023), with power = 1.
     Departures: other powers are in experiments only; a zero estimate means "stay".
@@ -88,6 +97,8 @@ def beta_gd(*, eta: float, power: float = 1.0) -> Algorithm:
         x_{t+1} = x_t - eta grad F(x_t) / ||grad F(x_t)||^power
 
     Cost: n sample gradients at every step, the full gradient of a finite sum of n.
+    Assumes: alpha-symmetric smoothness with alpha <= power; no noise.
+    Rate: O(eps^-2) iterations for eps, with eta of order eps^power.
     Source: Chen, Zhou, Liang and Lu, "Generalized-smooth nonconvex optimization is as efficient as smooth nonconvex
     optimization" (2023).
     Departures: a zero gradient means "stay".
@@ -104,6 +115,8 @@ def page(*, eta: float, chance: float, S1: int | None, S2: int, normalized: bool
     The first step is a restart; a coin, drawn for each seed on its own, decides about every later one.
 
     Cost: S1 sample gradients (n if S1 is None) at step 1; later S1 with probability `chance` and 2 S2 else.
+    Assumes: samples L-smooth in mean square, bounded variance.
+    Rate: O(eps^-3) samples for eps. None known for the normalised step.
     Source: Li, Bao, Zhang and Richtarik, "PAGE: a simple and optimal probabilistic gradient estimator for nonconvex
     optimization" (2021), Algorithm 1.
     Departures: the estimate of x_{T+1} is not asked; the normalised step is ours.

@@ -23,6 +23,8 @@ def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:
 
         eta_t = k / (w + sum_{i <= t} ||g_i||^2)^{1/3},      a_{t+1} = min{1, c eta_t^2}
 
+    Assumes: every sample L-smooth, bounded variance and bounded gradients.
+    Rate: E ||grad F|| = O(T^{-1/2} + sigma^{1/3} T^{-1/3}) up to logarithms.
     Source: Cutkosky and Orabona, "Momentum-based variance reduction in non-convex SGD" (2019), Algorithm 1.
     Departures: a is cut at 1, which the paper's w makes needless; mini-batches.
     """
@@ -36,6 +38,8 @@ def storm_plus(*, scale: float = 1.0, K: int = 1) -> Algorithm:
 
         a_{t+1} = (1 + sum_{i <= t} ||g_i||^2)^{-2/3},      eta_t = (sum_{i <= t} ||d_i||^2 / a_{i+1})^{-1/3}
 
+    Assumes: every sample L-smooth, bounded gradients and bounded values of F.
+    Rate: E ||grad F|| = O(T^{-1/2} + sigma^{1/3} T^{-1/3}).
     Source: Levy, Kavis and Cevher, "STORM+: fully adaptive SGD with recursive momentum for nonconvex optimization"
     (2021).
     Departures: as long as every d is zero the path stays; eta_t times `scale`, which is 1 in the paper; mini-batches.
@@ -50,6 +54,8 @@ def meta_storm(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.0, 
         a_1 = 1,      a_{t+1} = (1 + sum_{i <= t} ||g(x_i; xi_i) - g(x_i; xi_{i+1})||^2 / a0^2)^{-2/3}
         eta_t = eta a_t^{(1-p)/2} / (b0^{1/p} + sum_{i <= t} ||d_i||^2)^p
 
+    Assumes: every sample L-smooth, bounded variance.
+    Rate: E ||grad F|| = O(T^{-1/2} + sigma^{1/3} T^{-1/3}) up to logarithms.
     Source: Liu, Nguyen, Nguyen, Ene and Nguyen, "META-STORM: generalized fully-adaptive variance reduced SGD for
     unbounded functions" (2022).
     Departures: mini-batches; p may be smaller than their theorem allows.
@@ -63,6 +69,8 @@ def meta_storm_sg(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.
         a_{t+1} = (1 + sum_{i <= t} ||g_i||^2 / a0^2)^{-2/3}
         eta_t = eta a_{t+1}^{(1-p)/2} / (b0^{1/p} + sum_{i <= t} ||d_i||^2)^p
 
+    Assumes: every sample L-smooth, bounded variance and bounded gradients.
+    Rate: E ||grad F|| = O(T^{-1/2} + sigma^{1/3} T^{-1/3}) up to logarithms.
     Source: Liu, Nguyen, Nguyen, Ene and Nguyen (2022), as META-STORM.
     Departures: mini-batches; p may be any number in (0, 1/2].
     """
@@ -75,6 +83,8 @@ def meta_storm_na(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.
         a_{t+1} = (1 + t / a0^2)^{-2/3}
         eta_t = eta a_{t+1}^{(1-p)/2} / (b0^{1/p} + sum_{i <= t} ||d_i||^2)^p
 
+    Assumes: every sample L-smooth, bounded variance.
+    Rate: E ||grad F|| = O(T^{-1/2} + sigma^{1/3} T^{-1/3}) up to logarithms.
     Source: Liu, Nguyen, Nguyen, Ene and Nguyen (2022), as META-STORM.
     Departures: this form is not checked against the paper word by word; mini-batches; p may be any number in (0, 1/2].
     """
@@ -91,6 +101,8 @@ def hybrid_sarah_sgd(*, alpha: float, eta: float, opening: int, K: int = 1, same
     zeta_t is independent of xi_t; `same` takes zeta_t = xi_t, which is STORM's recursion.
 
     Cost: `opening` sample gradients at the first step, 3 K at every later one, 2 K if `same`.
+    Assumes: samples L-smooth in mean square, bounded variance.
+    Rate: O(sigma^3 / eps + sigma / eps^3) samples for eps.
     Source: Tran-Dinh, Pham, Phan and Nguyen, "Hybrid stochastic gradient descent algorithms for stochastic nonconvex
     optimization" (2019).
     Departures: constant parameters; mini-batches.
