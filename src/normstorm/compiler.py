@@ -6,9 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
 _marks: Any = set_xla_metadata
+ROUNDS = 3  # in `lengthened`
 abstract: Any = jax.ShapeDtypeStruct  # which JAX leaves without types
 
 
@@ -23,6 +25,21 @@ def one_kernel(function: Callable[..., Any], *arguments: Any) -> Any:
     Fails when the program is compiled if the function holds an operation that XLA hands to a library.
     """
     return _marked(function, arguments, {"inlineable": "false", "xla_cpu_small_call": "true"})
+
+
+def lengthened(array: jax.Array, zero: Any) -> jax.Array:
+    """The array itself, by a few integer operations with a zero that the compiler does not know.
+
+    LLVM writes a short loop with few operations out, number by number, before it looks for something to vectorise.
+    """
+    if jax.default_backend() != "cpu" or not jnp.issubdtype(array.dtype, jnp.floating):
+        return array
+    word = f"int{8 * array.dtype.itemsize}"
+    bits, nothing = jax.lax.bitcast_convert_type(array, word), jnp.asarray(zero, word)
+    for _ in range(ROUNDS):
+        bits = (bits ^ nothing) + nothing
+    same: jax.Array = jax.lax.bitcast_convert_type(bits, array.dtype)
+    return same
 
 
 def _marked(function: Callable[..., Any], arguments: tuple[Any, ...], marks: dict[str, str]) -> Any:

@@ -52,7 +52,15 @@ def words(key: jax.Array, shape: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     if size >= 2**32:
         raise ValueError(f"words: shape must have fewer than 2**32 elements; got shape={tuple(shape)}")
     low = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    return threefry((key[0], key[1]), (jnp.zeros_like(low), low))
+    return _once((key[0], key[1]), (jnp.zeros_like(low), low))
+
+
+def _once(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
+    """`threefry`, where both words are wanted: packed into one, since a CPU would go through the rounds for each."""
+    if jax.default_backend() != "cpu" or not jax.config.jax_enable_x64:
+        return threefry(key, counter)
+    word = apart(lambda key, counter: _pack(*threefry(key, counter)), key, counter)
+    return (word >> np.uint64(32)).astype(jnp.uint32), word.astype(jnp.uint32)
 
 
 def _seed(seed: Any) -> jax.Array:
@@ -68,7 +76,7 @@ def _split(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def _fold_in(key: jax.Array, data: Any) -> jax.Array:
     high, low = _seed(data)
-    return jnp.stack(threefry((key[0], key[1]), (high, low)))
+    return jnp.stack(_once((key[0], key[1]), (high, low)))
 
 
 def _bits(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
@@ -188,7 +196,8 @@ def _rows(keys: jax.Array, size: int, dtype: str) -> jax.Array:
     else:
         radius = apart(lambda keys: _radius(_rounded_unit_interval(two_words(keys)[0])), keys)
         angle = apart(lambda keys: two_words(keys)[1], keys)
-    return jnp.concatenate(_pair(radius, angle))[:size]
+    sine, cosine = _pair(radius, angle)
+    return jnp.concatenate([sine, cosine[: size - pairs[0]]])
 
 
 def _rows_on_gpu(keys: jax.Array, size: int) -> jax.Array:

@@ -7,7 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from normstorm.compiler import lengthened
 from normstorm.engine import unroll
+from normstorm.engine.lanes import _notable
 from normstorm.engine.lanes_last import over_lanes
 
 LANES = 8
@@ -59,11 +61,11 @@ def expected(function, numbers):
     return jax.vmap(function, in_axes=-1, out_axes=-1)(*numbers)
 
 
+@pytest.mark.parametrize("zero", [None, jnp.int32(0)])
 @pytest.mark.parametrize("function", [*PLAIN, looping])
-def test_lanes_last(function, numbers):
-    jax.tree.map(
-        partial(np.testing.assert_allclose, rtol=1e-14), over_lanes(function, *numbers), expected(function, numbers)
-    )
+def test_lanes_last(function, numbers, zero):
+    found = over_lanes(function, *numbers, zero=zero)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-14), found, expected(function, numbers))
 
 
 def written_out(function, numbers, *common):
@@ -119,3 +121,21 @@ def test_equal_numbers_are_computed_once(numbers):
     finally:
         unroll._Writer.count = whole
     assert sum(counted) == 4
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_lengthened_numbers_keep_their_bits(dtype):
+    values = np.array([0.0, -0.0, 1.5, -3e-39, np.inf, -np.inf, np.nan, -np.nan], dtype)
+    same = jax.jit(lengthened)(values, jnp.int32(0))
+    assert np.asarray(same).tobytes() == values.tobytes()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_notable(dtype):
+    size, g, best = np.array([2.0, 3.0], dtype), np.array([0.0, 1.0], dtype), np.array([2.0, 0.5], dtype)
+    assert not _notable(size, g, best)
+    assert _notable(size, g, np.array([2.0, np.inf], dtype))
+    assert _notable(np.array([2.0, 0.0], dtype), g, best)
+    for odd in (np.inf, np.nan, -np.nan):
+        assert _notable(np.array([odd, 3.0], dtype), g, best)
+        assert _notable(size, np.array([0.0, odd], dtype), best)

@@ -185,20 +185,20 @@ class Job:
     def result(self, calls: list[Group]) -> Trace:
         """Everything on the host, lanes turned into rows, padding cut off."""
         n, axis = len(self.seeds), self.shape.axis
-        host = [jax.tree.map(lambda v: v[g], c) for c in jax.device_get(calls) for g in range(self.shape.groups)]  # noqa: B023
+        host = jax.device_get(calls)
 
         def rows(part: Any, before: int = 0) -> Any:
-            """Join the groups' lanes into a first axis; `before` axes stand before the lanes' own layout."""
-            where = axis if axis < 0 else before
+            """Join all groups' lanes into a first axis; `before` axes stand between a group and its lanes' layout."""
 
             def join(*leaves: np.ndarray) -> np.ndarray:
-                return np.concatenate([np.moveaxis(leaf, where, 0) for leaf in leaves])[:n]
+                whole = np.moveaxis(np.concatenate(leaves), axis if axis < 0 else 1 + before, 1)
+                return whole.reshape(-1, *whole.shape[2:])[:n]
 
-            return jax.tree.map(join, *[part(group) for group in host])
+            return jax.tree.map(join, *[part(call) for call in host])
 
         def tables(part: Any) -> np.ndarray:
-            joined = np.concatenate([part(group).T for group in host])[:n]
-            return joined[:, : self.dates.record_steps.size]
+            whole = np.concatenate([part(call) for call in host]).swapaxes(1, 2)
+            return whole.reshape(-1, whole.shape[2])[:n, : self.dates.record_steps.size]
 
         def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
             return low.astype(np.int64) + (high.astype(np.int64) << 32)

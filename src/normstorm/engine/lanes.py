@@ -4,14 +4,14 @@ Every seed always goes through the same compiled program of the same shape, what
 numbers cannot depend on its company. Noise is a pure function of (seed, step); it is drawn for a block of steps at
 a time and consumed by slices. All trip counts are data: one compilation serves every horizon.
 
-On a CPU the noise is drawn one live lane after the other (an empty lane costs none), and the loop over steps is
-handed to the compiler as one kernel; without that, XLA dispatches every small operation of every step. Loops with
-operations that such a kernel cannot hold are compiled in the ordinary way. For a GPU see `chip`.
+On a CPU the loop over steps is handed to the compiler as one kernel; without that, XLA dispatches every small
+operation of every step. Loops with operations that such a kernel cannot hold are compiled in the ordinary way. For a
+GPU see `chip`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -47,7 +47,7 @@ class Shape(NamedTuple):
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     exact    whether the problem knows grad F;   valued   whether it knows F
     kernel   whether the loop over steps is one kernel of a CPU
-    wide     whether the noise of all lanes is drawn at once, as accelerators like it
+    wide     whether the lanes are many, as accelerators like it
     chip     whether the loop over steps is one kernel of a GPU, for all groups of a call
     """
 
@@ -117,49 +117,86 @@ def _select(keep: jax.Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
 
 
-def _see(words: Words, shape: Shape, seen: Seen, state: State, cost: Any, t: Any) -> tuple[Seen, jax.Array]:
-    """Account for step t, which asked `cost` sample gradients at x_t = state.x_prev; also ||m_t||."""
+def _norms(words: Words, shape: Shape, state: State) -> tuple[jax.Array, jax.Array]:
+    """||m_t||, and ||grad F(x_t)|| where it is asked at every step (else the former again); x_t is state.x_prev."""
     size = norm(state.m)
-    total, lost, least = seen.total, seen.lost, seen.least
-    finite = jnp.isfinite(size)
-    if shape.average:
-        g = norm(words.problem.full_grad(state.x_prev))
-        finite &= jnp.isfinite(g)
-        if g.dtype == jnp.float32:
-            # Kahan's sum: a plain one stops growing after some 10^7 steps.
-            term = g - lost
-            total = seen.total + term
-            lost = (total - seen.total) - term
-        else:
-            total = seen.total + g
-        least = jnp.where(g < least, g, least)
-    alive = seen.diverged == 0
+    return size, norm(words.problem.full_grad(state.x_prev)) if shape.average else size
+
+
+def _sum_up(shape: Shape, seen: Seen, g: jax.Array) -> Seen:
+    """Mean and minimum of ||grad F||."""
+    if not shape.average:
+        return seen
+    total, lost = seen.total + g, seen.lost
+    if g.dtype == jnp.float32:
+        # Kahan's sum: a plain one stops growing after some 10^7 steps.
+        term = g - lost
+        total = seen.total + term
+        lost = (total - seen.total) - term
+    return seen._replace(total=total, lost=lost, least=jnp.where(g < seen.least, g, seen.least))
+
+
+def _settle(t: Any, lane: Lane, size: jax.Array, g: jax.Array, cost: Any) -> Lane:
+    """Account for step t, which asked `cost` sample gradients.
+
+    A lane that has diverged stays at x_t; that is also what the next step finds as x_{t-1}.
+    """
+    state, seen = lane.state, lane.seen
+    alive, finite = seen.diverged == 0, jnp.isfinite(size) & jnp.isfinite(g)
     count = seen.cost + jnp.where(alive, jnp.asarray(cost, jnp.uint32), 0)
     diverged = jnp.where(alive & ~finite, jnp.asarray(t, jnp.int32), seen.diverged)
-    return seen._replace(total=total, lost=lost, least=least, cost=count, diverged=diverged), size
+    x = _select(diverged == 0, state.x, state.x_prev)
+    return lane._replace(state=state._replace(x=x), seen=seen._replace(cost=count, diverged=diverged))
 
 
 def advance_lane(words: Words, shape: Shape, t: Any, lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
+    """One step of one lane; also ||m_t||."""
     state, cost = words.algorithm.step(words.problem, lane.state, samples, t)
-    seen, size = _see(words, shape, lane.seen, state, cost, t)
-    return _settle(lane.seed, state, seen), size
-
-
-def _settle(seed: jax.Array, state: State, seen: Seen) -> Lane:
-    """A lane that has diverged stays at x_t; that is also what the next step finds as x_{t-1}."""
-    return Lane(seed, state._replace(x=_select(seen.diverged == 0, state.x, state.x_prev)), seen)
+    size, g = _norms(words, shape, state)
+    return _settle(t, lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g, cost), size
 
 
 def _keep_best(shape: Shape, lanes: Lane, size: jax.Array, t: Any) -> Lane:
-    """Keep x_t in the lanes where ||m_t|| = `size` is the smallest so far; in most steps there is none."""
-    better = size < lanes.seen.best
+    """Keep x_t in the lanes where ||m_t|| = `size` is the smallest so far."""
+    seen, better = lanes.seen, size < lanes.seen.best
+    best_x = _over_lanes(shape, _select, better, lanes.state.x_prev, seen.best_x)
+    step = jnp.where(better, jnp.asarray(t, jnp.int32), seen.best_step)
+    seen = seen._replace(best=jnp.where(better, size, seen.best), best_step=step, best_x=best_x)
+    return lanes._replace(seen=seen)
 
-    def keep(seen: Seen) -> Seen:
-        best_x = _over_lanes(shape, _select, better, lanes.state.x_prev, seen.best_x)
-        step = jnp.where(better, jnp.asarray(t, jnp.int32), seen.best_step)
-        return seen._replace(best=jnp.where(better, size, seen.best), best_step=step, best_x=best_x)
 
-    return lanes._replace(seen=jax.lax.cond(better.any(), keep, lambda seen: seen, lanes.seen))
+def _advance_lanes(words: Words, shape: Shape, t: Any, lanes: Lane, samples: Tree) -> Lane:
+    """One step of all lanes. In most steps no lane has anything to note but its sums and its cost."""
+
+    def move(lane: Lane, samples: Tree) -> tuple[Lane, Any, Any, Any]:
+        state, cost = words.algorithm.step(words.problem, lane.state, samples, t)
+        size, g = _norms(words, shape, state)
+        return lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g, jnp.asarray(cost, jnp.uint32)
+
+    moved, size, g, cost = _over_lanes(shape, move, lanes, samples, zero=t >> 31)
+
+    def note(lanes: Lane) -> Lane:
+        settled = _over_lanes(shape, partial(_settle, t), lanes, size, g, cost)
+        return _keep_best(shape, settled, size, t)
+
+    def count(lanes: Lane) -> Lane:
+        return lanes._replace(seen=lanes.seen._replace(cost=lanes.seen.cost + cost))
+
+    due = _notable(size, g, lanes.seen.best) | jnp.any(lanes.seen.diverged != 0)
+    advanced: Lane = jax.lax.cond(due, note, count, moved)
+    return advanced
+
+
+def _notable(size: jax.Array, g: jax.Array, best: jax.Array) -> jax.Array:
+    """Whether some lane has size < best, or a number that is not finite.
+
+    Numbers that are not negative are ordered as their bits are, infinity and NaN come last, and NaN may have a sign. So
+    sign bits tell, and integers, unlike truth values, are put together by few instructions.
+    """
+    below = np.asarray(np.inf, size.dtype).view(f"int{8 * size.dtype.itemsize}") - 1
+    s, g, b = (jax.lax.bitcast_convert_type(v, below.dtype) for v in (size, g.astype(size.dtype), best))
+    told: jax.Array = jax.lax.reduce_or((s - b) | (below - s) | (below - g) | g, (0,)) < 0
+    return told
 
 
 def _take(shape: Shape, lanes: Lane, kept: Kept, t: Any) -> Kept:
@@ -175,16 +212,16 @@ def _put(table: jax.Array, row: jax.Array, i: Any) -> Any:
     return jax.lax.dynamic_update_index_in_dim(table, row, i, 0)
 
 
-def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any) -> Any:
-    """vmap over the lanes' axis."""
+def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any, zero: Any = None) -> Any:
+    """vmap over the lanes' axis; for `zero` see `over_lanes`."""
     if shape.axis < 0:
-        return over_lanes(function, *lanes)
+        return over_lanes(function, *lanes, zero=zero)
     return jax.vmap(function, in_axes=shape.axis, out_axes=shape.axis)(*lanes)
 
 
-def _laid(leaf: jax.Array, order: Sequence[int]) -> Any:
-    """Fix the order in memory, slowest axis first; left alone, the compiler mixes orders and vectorises less."""
-    return with_layout_constraint(leaf, Layout(tuple(order)))  # type: ignore[no-untyped-call]
+def _laid(leaf: jax.Array) -> Any:
+    """Fix the order in memory; left alone, the compiler may choose another one and copy everything later."""
+    return with_layout_constraint(leaf, Layout(tuple(range(leaf.ndim))))  # type: ignore[no-untyped-call]
 
 
 def _barrier(tree: Tree) -> Tree:
@@ -196,39 +233,15 @@ def draw_all(words: Words, shape: Shape, seeds: jax.Array, t: Any) -> Tree:
     """Samples of steps t + 1 .. t + block for every lane, the step on the first axis."""
 
     def draw(step: Any) -> Tree:
-        return jax.vmap(
-            lambda seed: words.algorithm.draw(words.problem, step_key(seed, step)),
-            in_axes=shape.axis,
-            out_axes=shape.axis,
-        )(seeds)
+        def one(seed: jax.Array) -> Tree:
+            return words.algorithm.draw(words.problem, step_key(seed, step))
 
-    return jax.vmap(draw)(t + 1 + jnp.arange(shape.block, dtype=jnp.int32))
+        if shape.wide:
+            return jax.vmap(one, in_axes=shape.axis, out_axes=shape.axis)(seeds)
+        return _over_lanes(shape, one, seeds)
 
-
-def _draw_block(words: Words, shape: Shape, seeds: jax.Array, live: Any, t: Any) -> Tree:
-    """The same for every live lane, one after the other."""
-    if shape.wide:
-        return draw_all(words, shape, seeds, t)
-    lane_axis = shape.axis
-
-    def draw(seed: jax.Array) -> Tree:
-        steps = t + 1 + jnp.arange(shape.block, dtype=jnp.int32)
-        drawn = jax.vmap(lambda step: words.algorithm.draw(words.problem, step_key(seed, step)))(steps)
-        if lane_axis == 0:
-            return drawn
-        # The innermost loop must run over many steps, not over a few coordinates.
-        return jax.tree.map(lambda s: jnp.moveaxis(_laid(s, (*range(1, s.ndim), 0)), 0, -1), drawn)
-
-    by_lane = seeds if lane_axis == 0 else seeds.T
-    empty = jax.tree.map(lambda s: jnp.zeros((shape.lanes, *s.shape), s.dtype), jax.eval_shape(draw, by_lane[0]))
-
-    def fill(lane: Any, buffer: Tree) -> Tree:
-        return jax.tree.map(lambda b, s: _put(b, s, lane), buffer, draw(by_lane[lane]))
-
-    full = _barrier(jax.lax.fori_loop(0, live, fill, empty))
-    if lane_axis == 0:
-        return jax.tree.map(lambda b: jnp.swapaxes(b, 0, 1), full)
-    return _barrier(jax.tree.map(lambda b: jnp.swapaxes(b, 0, -1), full))
+    drawn = jax.vmap(draw)(t + 1 + jnp.arange(shape.block, dtype=jnp.int32))
+    return drawn if shape.wide else jax.tree.map(_laid, drawn)
 
 
 def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: Any) -> tuple[Lane, Kept]:
@@ -236,8 +249,7 @@ def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: 
 
     def one(i: Any, lanes: Lane) -> Lane:
         samples = jax.tree.map(lambda b: jax.lax.dynamic_index_in_dim(b, i, 0, keepdims=False), noise)
-        moved, size = _over_lanes(shape, partial(advance_lane, words, shape, t0 + 1 + i), lanes, samples)
-        return _keep_best(shape, moved, size, t0 + 1 + i)
+        return _advance_lanes(words, shape, t0 + 1 + i, lanes, samples)
 
     def stretch(carry: tuple[Lane, Kept, Any]) -> tuple[Lane, Kept, Any]:
         """Up to the next step at which some lane's iterate is taken."""
@@ -251,7 +263,8 @@ def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: 
             return one(at + 1, one(at, lanes))
 
         lanes = jax.lax.fori_loop(0, (until - t) // 2, two, lanes)
-        return lanes, _take(shape, lanes, kept, until), until
+        take = partial(_take, shape, lanes, t=until)
+        return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until
 
     def loop(*carry: Any) -> Any:
         return jax.lax.while_loop(lambda c: c[2] < end, stretch, carry)
@@ -311,8 +324,8 @@ def begin(
         count = jnp.zeros_like(seed[0])
         step = count.astype(jnp.int32)
         nothing = Seen(zero, zero, zero + jnp.inf, count, count, step, zero + jnp.inf, step, x)
-        seen, size = _see(words, shape, nothing, state, cost, 1)
-        return _settle(seed, state, seen), size
+        size, g = _norms(words, shape, state)
+        return _settle(1, Lane(seed, state, _sum_up(shape, nothing, g)), size, g, cost), size
 
     samples = _barrier(_over_lanes(shape, draw, seeds))
     zero = jnp.zeros((), jnp.int32)
@@ -328,7 +341,7 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Grou
     def block(group: Group) -> Group:
         t0 = group.t
         end = jnp.minimum(t0 + shape.block, stop)
-        noise = _draw_block(words, shape, group.lanes.seed, live, t0)
+        noise = _barrier(draw_all(words, shape, group.lanes.seed, t0))
 
         def segment(group: Group) -> Group:
             until = jnp.minimum(end, dates[group.row])
