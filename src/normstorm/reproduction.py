@@ -14,6 +14,7 @@ from .outcome import versions
 from .pages import Row
 
 Report = Mapping[str, Any]
+SUMMARY = ("name", "claim", "verdict", "seconds")
 MARKS = {True: "yes", False: "no"}
 INTRODUCTION = (
     "Each claim is a sentence with a place, a measurement, and rules that were stated before it. A claim holds if all "
@@ -60,7 +61,7 @@ def _sections(found: Report) -> Iterator[str]:
     n = found["counts"]
     yield f"<p>{escape(INTRODUCTION)}</p>"
     yield pages.tiles([("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")])
-    yield pages.table("Summary", ("claim", "verdict", "seconds"), _summary(found))
+    yield pages.table("Summary", SUMMARY, _summary(found))
     for claim in found["claims"]:
         yield f"<h2>{escape(claim['title'])}: {escape(claim['verdict'])}</h2>"
         yield f"<p>{escape(claim['statement'])} <small>({escape(claim['place'])})</small></p>"
@@ -76,7 +77,7 @@ def _sections(found: Report) -> Iterator[str]:
 
 
 def _summary(found: Report) -> list[Row]:
-    return [(c["title"], c["verdict"], f"{c['seconds']:.0f}") for c in found["claims"]]
+    return [(c["name"], c["title"], c["verdict"], f"{c['seconds']:.0f}") for c in found["claims"]]
 
 
 def _rules(claim: Mapping[str, Any]) -> list[Row]:
@@ -108,7 +109,7 @@ def markdown(found: Report) -> str:
 def _markdown(found: Report) -> Iterator[str]:
     yield counted(found)
     yield ""
-    yield from _grid(("claim", "verdict", "seconds"), _summary(found))
+    yield from _grid(SUMMARY, _summary(found))
     for claim in found["claims"]:
         yield from ("", f"## {claim['title']}", "")
         yield f"{claim['statement']} ({claim['place']}.) **Verdict: {claim['verdict']}.**"

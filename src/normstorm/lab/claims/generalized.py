@@ -230,8 +230,8 @@ def _end(problem: Any, trace: Any, factor: float) -> float:
 COMMON = (
     "Batches are drawn with replacement, and a step of SPIDER between restarts counts 2 x batch sample gradients; the "
     "published code draws without replacement and counts it once.",
-    "Comparisons of the full-gradient methods are shown, not judged: the code marks the start as changed from the "
-    "original study, whose step sizes for that start are not known to us.",
+    "Comparisons of the full-gradient methods are shown, not judged: the code that the settings come from says that it "
+    "leaves them out of its study (robust regression) or that it changed the start (phase retrieval).",
 )
 RULES = (
     Rule(

@@ -101,8 +101,8 @@ LEMMAS = Claim(
     "lemmas",
     "Descent, gradient and concentration lemmas",
     "the three lemmas of Section 2",
-    "F(y) <= F(x) + <grad F(x), y - x> + (L0 + L1 g)/2 d^2 for d = distance of x and y <= 1/L1 and g = norm of "
-    "grad F(x). g <= sqrt(2 L0 D) + 2 L1 D for D = F(x) - F*. A sum of martingale differences of lengths at most R_t "
+    "F(y) is at most F(x) plus the inner product of grad F(x) and y - x plus (L0 + L1 g) d^2/2, for points at a "
+    "distance d of at most 1/L1 and g the norm of grad F(x). g is at most sqrt(2 L0 D) + 2 L1 D, for D = F(x) - inf F. A sum of martingale differences of lengths at most R_t "
     "stays below 4 sqrt(log(2/delta) sum R_t^2) for all t with probability 1 - delta, in any dimension.",
     lemmas,
     (

@@ -47,7 +47,7 @@ def _row(name: str, rule: str, what: str, horizons: Sequence[int], found: Sample
 
 def _off(rows: Sequence[dict[str, Any]]) -> float:
     """The largest distance between a predicted slope and a seen one, or an end of its interval."""
-    return max(abs(float(row[key]) - row["predicted"]) for row in rows for key in ("slope", "low", "high"))
+    return max(abs(float(row[key] - row["predicted"])) for row in rows for key in ("slope", "low", "high"))
 
 
 def rate(objectives: Sequence[str] = ("cosh", "exp-quad"), horizons: Sequence[int] = GRID, seeds: int = 64) -> Seen:
