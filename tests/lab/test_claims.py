@@ -36,13 +36,19 @@ BREAKING = {
     "rate": [{"mean_off": 0.031}, {"quantile_off": 0.031}, {"own_rule_off": 0.031}, {"own_rule_off_with_L1": 0.031}],
     "confidence": [{"growth": 1.01}, {"certificate_growth": 1.01}, {"tail": 2.1}, {"above": 1e-9}],
     "one-sample": [{"batch_in_expectation": 1}, {"violations": 17}, {"high": -0.30}],
-    "sub-batch": [{"miscounted": 1}, {"worst_loss": 1.01}, {"best_bound": 1.0}, {"best_observed": 1.0}]
-    + [{"paper_best_bound": 1.0}],
+    "sub-batch": [
+        *({"miscounted": 1}, {"worst_loss": 1.01}, {"best_bound": 1.0}, {"best_observed": 1.0}),
+        {"paper_best_bound": 1.0},
+    ],
     "strong-growth": [{"observed_off": 0.051}, {"certificate_slope": -0.49}],
-    "adaptivity": [{"L1_limit": 1e-5}, {"noise_limit": 1e-3}, {"slope_off_without_L1": 0.02}]
-    + [{"slope_off_without_noise": 0.02}, {"observed_without_noise": -0.44}],
-    "constant-batch": [{"spider_batch_slope": -1.9}, {"largest_batch_here": 2}, {"samples_slope": -4.0}]
-    + [{"least_advantage": 0.9}, {"observed_here": 1.0}, {"observed_here_with_L1": 1.0}],
+    "adaptivity": [
+        *({"L1_limit": 1e-5}, {"noise_limit": 1e-3}, {"slope_off_without_L1": 0.02}),
+        *({"slope_off_without_noise": 0.02}, {"observed_without_noise": -0.44}),
+    ],
+    "constant-batch": [
+        *({"spider_batch_slope": -1.9}, {"largest_batch_here": 2}, {"samples_slope": -4.0}),
+        *({"least_advantage": 0.9}, {"observed_here": 1.0}, {"observed_here_with_L1": 1.0}),
+    ],
     "lemmas": [{"descent": 1.001}, {"tight_gradient": 1.001}, {"violations_over_delta": 1.1}],
     "no-log-t": [{"log_exponent_low": 0.0}, {"largest_rise": 1e-6}, {"violations_ours": 3}],
     "phase-retrieval": [{"worst_other": 1e9}, {"worst_other_gd": 1e9}, {"best_other_gd": 1e9}],

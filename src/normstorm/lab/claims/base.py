@@ -125,6 +125,15 @@ def plain(value: Any) -> Any:
     return value
 
 
+def largest(values: Iterable[Any]) -> float:
+    """The maximum; not a number if one of them is none, where Python's own would overlook it."""
+    return float(np.max([float(value) for value in values]))
+
+
+def least(values: Iterable[Any]) -> float:
+    return -largest(-value for value in values)
+
+
 def traced(problem: Any, algorithm: Algorithm, steps: int, seeds: int | Sequence[int], **options: Any) -> Trace:
     """A run in double precision from the problem's start, or from `start`, with as little kept as is asked for."""
     given = {"records": 1, "candidates": 1, **options}

@@ -21,7 +21,7 @@ from ...problems.noise import fourier
 from ...theory.constants import Constants
 from ...theory.planner import plan
 from .. import slopes
-from .base import Chart, Claim, Rule, Seen, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 TARGETS = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 SUB_BATCHES = (1, 2, 4, 8)
@@ -49,11 +49,13 @@ def sub_batch(
     last = rows[-1]
     figures = {
         "miscounted": miscounted,
-        "worst_loss": max(r["paper's bound at the same T, over k = K"] / (K / r["k"]) ** (1 / 6) for r in rows[:-1]),
-        "best_bound": min(r["sharp plan: bound"] for r in rows[:-1]) / last["sharp plan: bound"],
-        "best_observed": min(r["sharp plan: observed"] for r in rows[:-1]) / last["sharp plan: observed"],
-        "paper_best_bound": min(r["paper's rule: bound"] for r in rows[:-1]) / last["paper's rule: bound"],
-        "paper_best_observed": min(r["paper's rule: observed"] for r in rows[:-1]) / last["paper's rule: observed"],
+        "worst_loss": largest(
+            r["paper's bound at the same T, over k = K"] / (K / r["k"]) ** (1 / 6) for r in rows[:-1]
+        ),
+        "best_bound": least(r["sharp plan: bound"] for r in rows[:-1]) / last["sharp plan: bound"],
+        "best_observed": least(r["sharp plan: observed"] for r in rows[:-1]) / last["sharp plan: observed"],
+        "paper_best_bound": least(r["paper's rule: bound"] for r in rows[:-1]) / last["paper's rule: bound"],
+        "paper_best_observed": least(r["paper's rule: observed"] for r in rows[:-1]) / last["paper's rule: observed"],
     }
     return Seen(figures, rows)
 
@@ -85,12 +87,12 @@ def constant_batch(targets: Sequence[float] = TARGETS, observed: float = 0.5, se
     seen_bent = _observed(bent, bent.constants(None, "mean-square"), observed, seeds)
     figures = {
         "spider_batch_slope": _power(small, "SPIDER: largest batch"),
-        "largest_batch_here": max(r["batch here"] for r in rows),
+        "largest_batch_here": largest(r["batch here"] for r in rows),
         "samples_slope": _power(small, "samples here"),
         "paper_samples_slope": _power(small, "samples, paper's rule"),
         "first_guarantee_spider": rows[0]["SPIDER: samples"],
         "first_guarantee_here": rows[0]["samples here"],
-        "least_advantage": min(r["SPIDER: samples"] / r["samples here"] for r in rows),
+        "least_advantage": least(r["SPIDER: samples"] / r["samples here"] for r in rows),
         "observed_spider": seen[0],
         "observed_here": seen[1],
         "observed_l0l1_spider": seen_bent[0],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from ...problems import registry
 from ...theory.certificates import bound
 from ...theory.constants import Constants
 from ...theory.planner import plan
-from .base import Chart, Claim, Rule, Seen, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 DELTAS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 ANCHOR = 0.1
@@ -27,7 +28,9 @@ def growth(deltas: Sequence[float], values: Sequence[float]) -> float:
 
 
 def confidence(objectives: Sequence[str] = ("exp-quad", "double-well"), steps: int = 1000, seeds: int = 10_000) -> Seen:
-    rows, points, figures = [], [], {"growth": 0.0, "certificate_growth": 0.0, "tail": 0.0, "above": -math.inf}
+    rows: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
+    figures: dict[str, float] = {}
     for name in objectives:
         problem = registry.get(name)
         constants = problem.constants()
@@ -44,10 +47,13 @@ def confidence(objectives: Sequence[str] = ("exp-quad", "double-well"), steps: i
             )
         points += line(f"{name}, observed", [1 / d for d in DELTAS], [q / mean for q in seen])
         points += line(f"{name}, certificate", [1 / d for d in DELTAS], [b / mean for b in proven])
-        figures["growth"] = max(figures["growth"], growth(DELTAS, seen))
-        figures["certificate_growth"] = max(figures["certificate_growth"], growth(DELTAS, proven))
-        figures["tail"] = max(figures["tail"], seen[-1] / mean)
-        figures["above"] = max(figures["above"], *(q - b for q, b in zip(seen, proven, strict=True)))
+        new = {
+            "growth": growth(DELTAS, seen),
+            "certificate_growth": growth(DELTAS, proven),
+            "tail": seen[-1] / mean,
+            "above": largest(q - b for q, b in zip(seen, proven, strict=True)),
+        }
+        figures = {key: largest((figures.get(key, value), value)) for key, value in new.items()}
     points += line("Markov's inequality", [1 / d for d in DELTAS], [1 / d for d in DELTAS])
     figures["markov"] = 1 / min(DELTAS)
     return Seen(figures, rows, Chart("1/delta", "quantile over mean", points))
@@ -79,9 +85,9 @@ def no_log_t(
         means = traced(problem, from_plan(planned), steps, seeds).mean_grad_norm
         runs[rule] = int(np.sum(means > planned.bound))
     figures = {
-        "log_exponent_low": min(exponents),
-        "log_exponent_high": max(exponents),
-        "largest_rise": max(flatness),
+        "log_exponent_low": least(exponents),
+        "log_exponent_high": largest(exponents),
+        "largest_rise": largest(flatness),
         "violations_paper": runs["paper"],
         "violations_ours": runs["sharp"],
         "allowed": 0.01 * seeds,
@@ -131,12 +137,12 @@ NO_LOG_T = Claim(
         Rule(
             "T^(1/3) times the paper's bound grows like log(4T/delta) to the power 1/3, within 0.01, from T = 10^4 to "
             "10^14 at delta = 0.01",
-            lambda f: max(abs(f[key] - 1 / 3) for key in ("log_exponent_low", "log_exponent_high")) <= 0.01,
+            lambda f: largest(abs(f[key] - 1 / 3) for key in ("log_exponent_low", "log_exponent_high")) <= 0.01,
         ),
         Rule("T^(1/3) times the bound here never rises", lambda f: f["largest_rise"] <= 0),
         Rule(
             "both hold on runs with their own parameters: at most 1 % of the seeds above",
-            lambda f: max(f["violations_paper"], f["violations_ours"]) <= f["allowed"],
+            lambda f: largest((f["violations_paper"], f["violations_ours"])) <= f["allowed"],
         ),
     ),
 )

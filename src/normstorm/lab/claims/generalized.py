@@ -23,7 +23,7 @@ from ...engine.restarts import Restarted, Whole
 from ...engine.schedules import Constant
 from ...problems.base import FiniteSum, dot, pytree
 from ...problems.linear import Matrix
-from .base import Chart, Claim, Rule, Seen, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 
 @pytree
@@ -201,10 +201,10 @@ def _experiment(
             points += line(name, trace.record_cost[0], values)
     figures = {
         "sgd": ends["SGD"],
-        "worst_other": max(ends[name] for name in stochastic if name != "SGD"),
+        "worst_other": largest(ends[name] for name in stochastic if name != "SGD"),
         "gd": ends["GD"],
-        "worst_other_gd": max(ends[name] for name in whole if name != "GD"),
-        "best_other_gd": min(ends[name] for name in whole if name != "GD"),
+        "worst_other_gd": largest(ends[name] for name in whole if name != "GD"),
+        "best_other_gd": least(ends[name] for name in whole if name != "GD"),
     }
     return Seen(figures, rows, Chart("sample gradients", "objective", points))
 

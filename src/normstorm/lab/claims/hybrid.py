@@ -14,7 +14,7 @@ from ...engine.algorithms.sgd import sgd
 from ...engine.algorithms.storm import hybrid_sarah_sgd
 from ...engine.core import Algorithm
 from ...problems import linear
-from .base import Chart, Claim, Rule, Seen, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, line, traced
 
 STEPS = tuple(2.0**-e for e in (5, 4, 3, 2, 1, 0, -1))
 OWN, RIVALS = "hybrid SARAH-SGD", ("SGD", "SVRG", "SPIDER")
@@ -55,8 +55,8 @@ def hybrid(n: int = 5000, dim: int = 20, batch: int = 16, passes: Sequence[int] 
                 points += line(name, costs / n, norms)
         for name in RIVALS:
             figures[f"over_{name}_{share}_passes"] = levels[OWN] / levels[name]
-    figures["largest_over_SGD"] = max(v for k, v in figures.items() if k.startswith("over_SGD"))
-    figures["largest_over_best"] = max(figures.values())
+    figures["largest_over_SGD"] = largest(v for k, v in figures.items() if k.startswith("over_SGD"))
+    figures["largest_over_best"] = largest(figures.values())
     return Seen(figures, rows, Chart("passes over the data", "gradient norm", points, ("linear", "log")))
 
 

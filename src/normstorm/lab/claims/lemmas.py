@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ...problems import registry
-from .base import Claim, Rule, Seen
+from .base import Claim, Rule, Seen, largest
 
 RADII = (0.01, 0.1, 0.5, 1.0, 3.0)
 ROUNDING = 1e-6
@@ -27,12 +27,12 @@ def lemmas(
     figures = {
         "problems": len(rows),
         "pairs": len(rows) * points * len(RADII),
-        "descent": max(row["descent"] for row in rows),
-        "gradient": max(row["gradient"] for row in rows),
-        "tight_gradient": max(row["gradient, tight form"] for row in rows),
+        "descent": largest(row["descent"] for row in rows),
+        "gradient": largest(row["gradient"] for row in rows),
+        "tight_gradient": largest(row["gradient, tight form"] for row in rows),
         "martingales": len(tails) * martingales,
-        "violations_over_delta": max(share / delta for _, delta, share, _ in tails),
-        "largest_over_bound": max(ratio for *_, ratio in tails),
+        "violations_over_delta": largest(share / delta for _, delta, share, _ in tails),
+        "largest_over_bound": largest(ratio for *_, ratio in tails),
     }
     return Seen(figures, rows)
 
@@ -73,15 +73,15 @@ def _tails(runs: int, steps: int) -> Iterator[tuple[str, float, float, float]]:
     lengths["one large"] = np.where(t == 5, 10.0, 1.0)
     for i, (name, R) in enumerate(lengths.items()):
         for j, kind in enumerate(("line", "sphere", "outward")):
-            largest = _largest_norms(np.random.default_rng([i, j]), R, kind, runs)
+            norms = _largest_norms(np.random.default_rng([i, j]), R, kind, runs)
             for delta in DELTAS:
                 bound = 4 * math.sqrt(math.log(2 / delta) * float(R @ R))
-                yield f"{name}, {kind}", delta, float(np.mean(largest > bound)), float(largest.max() / bound)
+                yield f"{name}, {kind}", delta, float(np.mean(norms > bound)), float(norms.max() / bound)
 
 
 def _largest_norms(rng: np.random.Generator, R: np.ndarray, kind: str, runs: int, dim: int = 3) -> np.ndarray:
     """max over t of ||X_1 + ... + X_t||; "outward" steps are at a right angle to the sum, which then grows."""
-    total, largest = np.zeros((runs, dim)), np.zeros(runs)
+    total, norms = np.zeros((runs, dim)), np.zeros(runs)
     for r in R:
         sign = rng.choice([-1.0, 1.0], (runs, 1))
         if kind == "line":
@@ -93,8 +93,8 @@ def _largest_norms(rng: np.random.Generator, R: np.ndarray, kind: str, runs: int
                 direction -= np.sum(direction * total, axis=1, keepdims=True) / size * total
             direction /= np.linalg.norm(direction, axis=1, keepdims=True)
         total = total + sign * r * direction
-        largest = np.maximum(largest, np.linalg.norm(total, axis=1))
-    return largest
+        norms = np.maximum(norms, np.linalg.norm(total, axis=1))
+    return norms
 
 
 LEMMAS = Claim(
@@ -102,8 +102,9 @@ LEMMAS = Claim(
     "Descent, gradient and concentration lemmas",
     "the three lemmas of Section 2",
     "F(y) is at most F(x) plus the inner product of grad F(x) and y - x plus (L0 + L1 g) d^2/2, for points at a "
-    "distance d of at most 1/L1 and g the norm of grad F(x). g is at most sqrt(2 L0 D) + 2 L1 D, for D = F(x) - inf F. A sum of martingale differences of lengths at most R_t "
-    "stays below 4 sqrt(log(2/delta) sum R_t^2) for all t with probability 1 - delta, in any dimension.",
+    "distance d of at most 1/L1 and g the norm of grad F(x). g is at most sqrt(2 L0 D) + 2 L1 D, for D = F(x) - inf F. "
+    "A sum of martingale differences of lengths at most R_t stays below 4 sqrt(log(2/delta) sum R_t^2) for all t with "
+    "probability 1 - delta, in any dimension.",
     lemmas,
     (
         Rule(
@@ -112,7 +113,7 @@ LEMMAS = Claim(
         ),
         Rule(
             "gradient: the same ratio, also for the tighter form L1 D + sqrt(L1^2 D^2 + 2 L0 D)",
-            lambda f: max(f["gradient"], f["tight_gradient"]) <= 1 + ROUNDING,
+            lambda f: largest((f["gradient"], f["tight_gradient"])) <= 1 + ROUNDING,
         ),
         Rule(
             "concentration: in each of twelve designs at most a share delta of the paths ever exceeds the bound, for "

@@ -12,7 +12,7 @@ from ...problems.noise import fourier
 from ...theory.constants import Constants
 from ...theory.planner import plan
 from .. import slopes
-from .base import Chart, Claim, Rule, Seen, averages, line, paper_rule
+from .base import Chart, Claim, Rule, Seen, averages, largest, line, paper_rule
 
 BASE, SMALL = Constants(L0=1, L1=1, sigma0=1, sigma1=0.1, gap=1, grad_norm=1), 1e-8
 FAR = (10**6, 10**8, 10**10, 10**12)
@@ -28,10 +28,10 @@ def adaptivity(horizons: Sequence[int] = HORIZONS, seeds: int = 4) -> Seen:
         found = averages(problem, paper_rule(problem), horizons, seeds)
         points += line(f"exp-quad, noise x {size:g}", horizons, found.mean(axis=1))
     figures = {
-        "L1_limit": max(row["limit L1 to 0, off by"] for row in rows),
-        "noise_limit": max(row["limit noise to 0, off by"] for row in rows),
-        "slope_off_without_L1": max(abs(row["slope, L1 = 0"] - row["predicted, L1 = 0"]) for row in rows),
-        "slope_off_without_noise": max(abs(row["slope, no noise"] - row["predicted, no noise"]) for row in rows),
+        "L1_limit": largest(row["limit L1 to 0, off by"] for row in rows),
+        "noise_limit": largest(row["limit noise to 0, off by"] for row in rows),
+        "slope_off_without_L1": largest(abs(row["slope, L1 = 0"] - row["predicted, L1 = 0"]) for row in rows),
+        "slope_off_without_noise": largest(abs(row["slope, no noise"] - row["predicted, no noise"]) for row in rows),
         "observed_without_noise": slopes.slope(horizons, found.mean(axis=1)),
     }
     return Seen(figures, rows, Chart("horizon T", "average gradient norm", points))

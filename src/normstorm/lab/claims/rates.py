@@ -15,7 +15,7 @@ from ...theory.constants import Constants
 from ...theory.planner import plan
 from ...theory.rules import expectation_batch, paper_high_probability
 from .. import slopes
-from .base import Chart, Claim, Rule, Seen, averages, line, paper_rule
+from .base import Chart, Claim, Rule, Seen, averages, largest, line, paper_rule
 
 GRID = (1_000, 3_162, 10_000, 31_623, 100_000)
 LONG = (10_000, 31_623, 100_000, 316_228, 1_000_000)
@@ -47,7 +47,7 @@ def _row(name: str, rule: str, what: str, horizons: Sequence[int], found: Sample
 
 def _off(rows: Sequence[dict[str, Any]]) -> float:
     """The largest distance between a predicted slope and a seen one, or an end of its interval."""
-    return max(abs(float(row[key] - row["predicted"])) for row in rows for key in ("slope", "low", "high"))
+    return largest(abs(row[key] - row["predicted"]) for row in rows for key in ("slope", "low", "high"))
 
 
 def rate(objectives: Sequence[str] = ("cosh", "exp-quad"), horizons: Sequence[int] = GRID, seeds: int = 64) -> Seen:

@@ -22,7 +22,7 @@ from ...problems import synthetic
 from ...problems.noise import fourier
 from ...results import Trace
 from ...theory.planner import plan
-from .base import Chart, Claim, Rule, Seen, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 CURVATURES = (8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 80.0, 96.0)
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
@@ -65,8 +65,8 @@ def agnostic(curvatures: Sequence[float] = CURVATURES, steps: int = 100_000, see
     figures = {
         "growth_per_l1": _rate([r["l1"] for r in late], blind_steps),
         "growth_agnostic": blind_steps[-1] / blind_steps[0],
-        "growth_known": max(told_steps) / min(told_steps),
-        "growth_plan": max(plan_steps) / min(plan_steps),
+        "growth_known": largest(told_steps) / least(told_steps),
+        "growth_plan": largest(plan_steps) / least(plan_steps),
         "proven_spread": max(r["its proven T"] for r in rows) - min(r["its proven T"] for r in rows),
         "slowest_knowing": max(knowing),
         "slowest_agnostic": max(blind_steps),
@@ -121,7 +121,7 @@ AGNOSTIC = Claim(
         Rule(
             "with the step 1/l1, and with Normalized STORM's plan, the steps to settle do not change over the same l1 "
             "(factor below 1.5), and neither does the proven T (by at most 1)",
-            lambda f: max(f["growth_known"], f["growth_plan"]) < 1.5 and f["proven_spread"] <= 1,
+            lambda f: largest((f["growth_known"], f["growth_plan"])) < 1.5 and f["proven_spread"] <= 1,
         ),
         Rule(
             "the slowest agnostic run takes at least 100 times as long as any run that knows l1",
