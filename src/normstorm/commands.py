@@ -96,9 +96,9 @@ def _solved(given: dict[str, Any]) -> Any:
     """Everything that can be refused without work is refused first; the page is the last thing that is done."""
     place = given["problem"] or DEFAULT_PROBLEM
     question, defaults = _question(given, place)
-    page = _page_path(given["report"])
+    page = files.page(given["report"], DEFAULT_REPORT)
     if given["checkpoint"] is not None:
-        _writable("checkpoint", files.checked("checkpoint", given["checkpoint"]))
+        files.writable("checkpoint", files.checked("checkpoint", given["checkpoint"]))
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
@@ -147,21 +147,6 @@ def _question(given: dict[str, Any], place: str) -> tuple[dict[str, Any], tuple[
 def _within(name: str, value: int, least: int, most: int) -> None:
     if not least <= value <= most:
         raise ValueError(f"{name} must be an integer in [{least}, {most}]; got {name}={value}")
-
-
-def _page_path(file: Given) -> Path:
-    if file is None:
-        if DEFAULT_REPORT.parent.exists() and not DEFAULT_REPORT.parent.is_dir():
-            raise ValueError(f"report must lie in a directory; got {DEFAULT_REPORT}")
-        return DEFAULT_REPORT
-    path = files.checked("report", file, [".html"])
-    _writable("report", path)
-    return path
-
-
-def _writable(what: str, path: Path) -> None:
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
-        raise ValueError(f"{what} must be a writable file; got {path}")
 
 
 def _show(found: list[dict[str, Any]], as_json: bool, table: Callable[[list[dict[str, Any]]], Iterable[Any]]) -> None:

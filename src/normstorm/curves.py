@@ -5,7 +5,7 @@ A diverged seed counts as infinite in every quantile: it is never dropped, and a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -45,6 +45,27 @@ def error_chart(trace: Trace, plan: Plan) -> alt.LayerChart:
     """||m_t - grad F(x_t)||, the error of the estimate that a step follows."""
     title = "||m_t - grad F(x_t)||"
     return _chart([*band(costs(trace, plan), trace.error, title)], [], title, {title: ORANGE})
+
+
+def lines(given: Mapping[str, Any]) -> alt.Chart:
+    """Lines with marks through points (x, y, series); a y of None is left out."""
+    points = [point for point in given["points"] if point["y"] is not None]
+    names = list(dict.fromkeys(point["series"] for point in points))
+    kinds = [_usable(kind, [p[key] for p in points]) for key, kind in zip("xy", given["scales"], strict=True)]
+    x, y = (
+        channel(f"{key}:Q", title=given[key], scale=alt.Scale(type=kind, zero=False, nice=False), axis=_axis(form))
+        for channel, key, kind, form in ((alt.X, "x", kinds[0], "~s"), (alt.Y, "y", kinds[1], "~g"))
+    )
+    legend = None if len(names) == 1 else alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0)
+    colour = alt.Color("series:N", scale=alt.Scale(domain=names, scheme="tableau10"), legend=legend)
+    tips = ["series:N", alt.Tooltip("x:Q", title=given["x"]), alt.Tooltip("y:Q", title=given["y"], format=".4g")]
+    chart = alt.Chart(alt.InlineData(values=points), width="container", height=HEIGHT)
+    drawn: alt.Chart = chart.mark_line(strokeWidth=2, point={"size": 30}).encode(x, y, colour, tooltip=tips)
+    return drawn
+
+
+def _usable(kind: str, values: Sequence[float]) -> Any:
+    return kind if all(value > 0 for value in values) else "linear"
 
 
 def costs(trace: Trace, plan: Plan) -> np.ndarray:

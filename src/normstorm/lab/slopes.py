@@ -163,13 +163,23 @@ def slope(horizons: Sequence[int], values: ArrayLike) -> float:
 
 
 def interval(
-    horizons: Sequence[int], samples: ArrayLike, *, level: float = LEVEL, resamples: int = RESAMPLES, seed: int = 0
+    horizons: Sequence[int],
+    samples: ArrayLike,
+    *,
+    level: float = LEVEL,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+    summary: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
 ) -> tuple[float, float]:
-    """Percentile bootstrap for the slope of the row means; samples has a row per horizon, a column per seed."""
+    """Percentile bootstrap for the slope of the row means; samples has a row per horizon, a column per seed.
+
+    `summary` takes the place of the mean; it reduces the last axis.
+    """
     data, rng = np.asarray(samples, np.float64), np.random.default_rng(seed)
     rows, n = data.shape
     drawn = data[np.arange(rows)[:, None], rng.integers(0, n, (resamples, rows, n))]
-    found = np.log(drawn.mean(axis=2)) @ _weights(horizons)
+    values = drawn.mean(axis=2) if summary is None else summary(drawn)
+    found = np.log(values) @ _weights(horizons)
     low, high = np.quantile(found, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 

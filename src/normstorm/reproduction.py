@@ -1,0 +1,130 @@
+"""Findings as one report: JSON-ready, as a page, and as the text of the documentation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from . import curves, files, pages
+from .lab.claims import FAILS, HOLDS, OPEN, Finding
+from .outcome import versions
+from .pages import Row
+
+Report = Mapping[str, Any]
+SUMMARY = ("name", "claim", "verdict", "seconds")
+MARKS = {True: "yes", False: "no"}
+INTRODUCTION = (
+    "Each claim is a sentence with a place, a measurement, and rules that were stated before it. A claim holds if all "
+    "its rules do. Rules that are not judged are comparisons that the source does not certainly make; they are shown "
+    "with what was seen and do not count."
+)
+
+
+def report(findings: Sequence[Finding], date: datetime) -> dict[str, Any]:
+    """Everything that page, terminal and documentation show."""
+    claims = [finding.to_dict() for finding in findings]
+    verdicts = [claim["verdict"] for claim in claims]
+    return {
+        "date": date.date().isoformat(),
+        "seconds": round(sum(finding.seconds for finding in findings), 1),
+        "counts": {verdict: verdicts.count(verdict) for verdict in (HOLDS, FAILS, OPEN)},
+        "versions": versions(),
+        "claims": claims,
+    }
+
+
+def counted(found: Report) -> str:
+    """The number of claims and of verdicts in a sentence."""
+    n = found["counts"]
+    total = len(found["claims"])
+    head = f"{total} claim{'s' * (total != 1)}: {n[HOLDS]} hold, {n[FAILS]} fail, {n[OPEN]} not judged"
+    return f"{head}; {found['seconds']:.0f} seconds."
+
+
+def save(found: Report, path: Path) -> None:
+    """Write the page; the file is whole or not there."""
+    files.write(path, page(found).encode("utf-8"))
+
+
+def page(found: Report) -> str:
+    """The whole page."""
+    charts = {c["name"]: curves.lines(c["chart"]) for c in found["claims"] if c["chart"] is not None}
+    body = "\n".join(_sections(found))
+    date = f"{datetime.fromisoformat(found['date']):%d %B %Y}"
+    return pages.document(f"normstorm reproduce: {date}", "The claims, checked", date, body, charts)
+
+
+def _sections(found: Report) -> Iterator[str]:
+    n = found["counts"]
+    yield f"<p>{escape(INTRODUCTION)}</p>"
+    yield pages.tiles([("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")])
+    yield pages.table("Summary", SUMMARY, _summary(found))
+    for claim in found["claims"]:
+        yield f"<h2>{escape(claim['title'])}: {escape(claim['verdict'])}</h2>"
+        yield f"<p>{escape(claim['statement'])} <small>({escape(claim['place'])})</small></p>"
+        yield pages.table("", ("rule", "judged", "holds"), _rules(claim))
+        if claim["chart"] is not None:
+            yield pages.figure(claim["name"], "", "")
+        if claim["rows"]:
+            yield pages.wide("", tuple(claim["rows"][0]), _cells(claim["rows"]))
+        yield pages.table("", ("", ""), _figures(claim))
+        yield "".join(f"<p>{escape(note)}</p>" for note in claim["notes"])
+    yield pages.table("Versions", ("", ""), [*found["versions"].items()])
+    yield "<h2>Repeat it</h2>\n<pre>normstorm reproduce</pre>"
+
+
+def _summary(found: Report) -> list[Row]:
+    return [(c["name"], c["title"], c["verdict"], f"{c['seconds']:.0f}") for c in found["claims"]]
+
+
+def _rules(claim: Mapping[str, Any]) -> list[Row]:
+    return [(r["words"], MARKS[r["judged"]], MARKS[r["holds"]]) for r in claim["rules"]]
+
+
+def _figures(claim: Mapping[str, Any]) -> list[Row]:
+    return [(name.replace("_", " "), shown(value)) for name, value in claim["figures"].items()]
+
+
+def _cells(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+    return [tuple(shown(value) for value in row.values()) for row in rows]
+
+
+def shown(value: Any) -> str:
+    """A number in four digits, whole numbers in full; what was not finite is a dash."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1000 else f"{value:.4g}"
+    return f"{value:,}" if isinstance(value, int) else str(value)
+
+
+def markdown(found: Report) -> str:
+    """The text of the documentation's page."""
+    return "\n".join(_markdown(found)).strip()
+
+
+def _markdown(found: Report) -> Iterator[str]:
+    yield counted(found)
+    yield ""
+    yield from _grid(SUMMARY, _summary(found))
+    for claim in found["claims"]:
+        yield from ("", f"## {claim['title']}", "")
+        yield f"{claim['statement']} ({claim['place']}.) **Verdict: {claim['verdict']}.**"
+        yield ""
+        yield from _grid(("rule", "judged", "holds"), _rules(claim))
+        yield ""
+        if claim["rows"]:
+            yield from _grid(tuple(claim["rows"][0]), _cells(claim["rows"]))
+            yield ""
+        yield f"Figures: {', '.join(f'{name} {value}' for name, value in _figures(claim))}."
+        for note in claim["notes"]:
+            yield from ("", note)
+
+
+def _grid(head: Row, rows: Sequence[Row]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield "|---" * len(head) + "|"
+    yield from (f"| {' | '.join(row)} |" for row in rows)
