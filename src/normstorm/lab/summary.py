@@ -1,0 +1,183 @@
+"""A comparison as flat tables: what JSON, Parquet files, the terminal and the page are made of.
+
+Infinite stands for "not within the budget" and for divergence; in JSON it is null.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..outcome import versions
+from .compare import TUNED, Board, Row, outcome
+from .quantiles import estimate
+from .spec import Spec
+
+POINTS = 60
+LEVELS = {"q05": 0.05, "median": 0.5, "q95": 0.95}
+Table = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Boards, and everything that is told of them."""
+
+    spec: Spec
+    boards: tuple[Board, ...]
+    seconds: float
+    date: datetime
+    report: str
+
+    @cached_property
+    def rows(self) -> Table:
+        return rows(self.boards)
+
+    @cached_property
+    def targets(self) -> Table:
+        return targets(self.boards)
+
+    @cached_property
+    def verdicts(self) -> Table:
+        return verdicts(self.boards)
+
+    @cached_property
+    def bands(self) -> Table:
+        return bands(self.boards)
+
+    @cached_property
+    def seeds(self) -> Table:
+        return seeds(self.boards, self.spec.first_seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the tables that have a row for every seed or every point of a curve."""
+        problems = [
+            {
+                "problem": b.place,
+                "exact": b.exact,
+                "targets": list(b.targets),
+                "constants": b.constants,
+                "scales": b.scales,
+            }
+            for b in self.boards
+        ]
+        return {
+            "spec": asdict(self.spec),
+            "problems": problems,
+            **{name: finite(getattr(self, name)) for name in ("rows", "targets", "verdicts")},
+            "sample_gradients": sum(b.asked for b in self.boards),
+            "seconds": self.seconds,
+            "date": self.date.isoformat(timespec="seconds"),
+            "versions": versions(),
+            "report": self.report,
+        }
+
+
+def rows(boards: Sequence[Board]) -> Table:
+    """One row for every setting that ran, and for every algorithm that could not."""
+    return [_row(board, row) for board in boards for row in board.rows]
+
+
+def _name(row: Row) -> dict[str, Any]:
+    return {"problem": row.problem, "algorithm": row.algorithm, "kind": row.kind, "setting": row.label}
+
+
+def _row(board: Board, row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {**_name(row), "reason": row.reason, "parameters": None}
+    numbers = ("steps", "seeds", "diverged", "searched")
+    shown = [f"final_{part}" for part in ("median", "low", "high", "q95", "q95_low", "q95_high")]
+    found |= dict.fromkeys((*numbers, *shown))
+    if row.measured is None:
+        return found
+    m = row.measured
+    finals = outcome(m, None, board.budget)
+    middle, tail = estimate(finals, 0.5), estimate(finals, 0.95)
+    found["parameters"] = json.dumps(m.settings)
+    found |= dict(zip(numbers, (m.steps, finals.size, m.diverged, row.searched), strict=True))
+    return found | dict(zip(shown, (*middle, *tail), strict=True))
+
+
+def targets(boards: Sequence[Board]) -> Table:
+    """For every setting and target the sample gradients to reach it: median, 95 %, their intervals, share of seeds."""
+    return [
+        _target(board, row, goal)
+        for board in boards
+        for row in board.rows
+        if row.measured is not None
+        for goal in board.targets
+    ]
+
+
+def _target(board: Board, row: Row, goal: float) -> dict[str, Any]:
+    assert row.measured is not None
+    costs = outcome(row.measured, goal, board.budget)
+    middle, tail = estimate(costs, 0.5), estimate(costs, 0.95)
+    return {
+        **_name(row),
+        "target": goal,
+        "tuned_for_it": row.kind == TUNED and goal in row.goals,
+        "reached": float(np.mean(np.isfinite(costs))),
+        **dict(zip(("median", "low", "high"), middle, strict=True)),
+        **dict(zip(("q95", "q95_low", "q95_high"), tail, strict=True)),
+    }
+
+
+def verdicts(boards: Sequence[Board]) -> Table:
+    """For every problem and goal (a target, or the average at the budget: null) the winner, or who cannot be told."""
+    found = []
+    for board in boards:
+        for goal in (*board.targets, None):
+            verdict = board.verdict(goal)
+            winner = None if verdict.winner is None else verdict.winner.algorithm
+            tied = [row.algorithm for row in verdict.tied]
+            found.append({"problem": board.place, "target": goal, "winner": winner, "tied": tied})
+    return found
+
+
+def bands(boards: Sequence[Board]) -> Table:
+    """Quantiles over the seeds of the average gradient norm, at costs common to all settings of a problem."""
+    return [band for board in boards for row in board.rows if row.measured is not None for band in _band(board, row)]
+
+
+def _band(board: Board, row: Row) -> Iterator[dict[str, Any]]:
+    assert row.measured is not None
+    seen = row.measured.paths
+    least = float(np.max(seen.cost[:, 0]))
+    costs = np.unique(np.rint(np.geomspace(1, board.budget, POINTS)))
+    costs = costs[(costs >= least) & (costs <= np.min(seen.cost[:, -1]))]
+    values = seen.at(costs)
+    counted = {name: np.quantile(values, q, axis=0, method="higher") for name, q in LEVELS.items()}
+    for i, cost in enumerate(costs):
+        yield {**_name(row), "cost": int(cost), **{name: float(v[i]) for name, v in counted.items()}}
+
+
+def seeds(boards: Sequence[Board], first_seed: int) -> Table:
+    """For every setting and seed the average gradient norm at the budget; infinite if it diverged."""
+    return [
+        {**_name(row), "seed": first_seed + i, "final": float(final)}
+        for board in boards
+        for row in board.rows
+        if row.measured is not None
+        for i, final in enumerate(outcome(row.measured, None, board.budget))
+    ]
+
+
+def parquet(table: Table) -> bytes:
+    """The content of a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(table), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def finite(table: Table) -> Table:
+    """For JSON: null in place of what is not finite."""
+    return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in table]
