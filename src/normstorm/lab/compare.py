@@ -211,21 +211,20 @@ class Bench:
         return reason
 
     def measure(self, what: str, settings: dict[str, list[Settings]], seeds: range) -> dict[str, list[Measured]]:
-        """Every setting once for every seed, in double precision."""
-        total, done = sum(map(len, settings.values())), 0
+        """Every setting once for every seed, in double precision.
 
-        def all_of(name: str) -> list[Measured]:
-            nonlocal done
-            found = []
-            for chosen in settings[name]:
-                found.append(self._one(name, chosen, seeds))
-                done += 1
-                if self.progress is not None:
-                    self.progress(self.place, what, done, total)
-            return found
-
+        The algorithms take turns, so that one program is seldom compiled by two threads.
+        """
+        longest = max(map(len, settings.values()), default=0)
+        turns = [(name, s[i]) for i in range(longest) for name, s in settings.items() if i < len(s)]
+        found: dict[str, list[Measured]] = {name: [] for name in settings}
         with ThreadPoolExecutor(self.threads) as pool:
-            return dict(zip(settings, pool.map(all_of, settings), strict=True))
+            results = pool.map(lambda turn: self._one(*turn, seeds), turns)
+            for done, ((name, _), one) in enumerate(zip(turns, results, strict=True), 1):
+                found[name].append(one)
+                if self.progress is not None:
+                    self.progress(self.place, what, done, len(turns))
+        return found
 
     def _one(self, name: str, settings: Settings, seeds: range) -> Measured:
         algorithm = build(name, settings)
