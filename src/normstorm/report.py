@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Sequence
-from functools import cache
+from collections.abc import Iterator
 from html import escape
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import altair
-import vl_convert
-
 from . import curves, files
 from .outcome import Outcome, versions
+from .page import Row, document, figure, table
 from .theory.constants import Constants
 from .theory.plan import round_up
 
-Row = tuple[str, ...]
-POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
-CONFIG = {
-    "background": None,
-    "font": "system-ui, sans-serif",
-    "axis": {"gridColor": "#888", "gridOpacity": 0.2, "domainColor": "#888", "tickColor": "#888"}
-    | {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"},
-    "legend": {"labelFontSize": 13, "symbolStrokeWidth": 3, "symbolType": "stroke", "symbolOpacity": 1},
-    "view": {"stroke": None},
-}
 QUANTILES = "Median (line), 5 % to 95 % (band) and maximum (dotted) of the seeds."
 NO_CHARTS = (
     "There are no charts: gradient norms, values and errors of the estimate can only be drawn where F itself is known, "
@@ -45,27 +30,8 @@ def save(found: Outcome, path: Path) -> None:
 def page(found: Outcome) -> str:
     """The whole page. Every string that is not this module's own is escaped."""
     title = f"{found.problem.name}, {found.date:%d %B %Y}"
-    body = "\n".join(_sections(found))
-    style = resources.files("normstorm").joinpath("report.css").read_text(encoding="utf-8")
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<title>normstorm run: {escape(title)}</title>
-<style>
-{style}</style>
-</head>
-<body>
-<main>
-<h1>{escape(found.problem.name)} <small>{found.date:%d %B %Y, %H:%M}</small></h1>
-{body}
-</main>
-{_scripts(found)}
-</body>
-</html>
-"""
+    heading = f"{escape(found.problem.name)} <small>{found.date:%d %B %Y, %H:%M}</small>"
+    return document(f"normstorm run: {title}", heading, "\n".join(_sections(found)), _charts(found))
 
 
 def _sections(found: Outcome) -> Iterator[str]:
@@ -75,21 +41,21 @@ def _sections(found: Outcome) -> Iterator[str]:
         yield f"<p><strong>Warning.</strong> {escape(result.precision.statement)}</p>"
     yield _tiles(found)
     if found.problem.is_exact:
-        yield _figure("gradient", "Gradient norm against cost", _gradient_caption(found))
-        yield _figure("value", "Value against cost", QUANTILES)
-        yield _figure("error", "Error of the estimate against cost", f"How far m_t is from grad F(x_t). {QUANTILES}")
+        yield figure("gradient", "Gradient norm against cost", _gradient_caption(found))
+        yield figure("value", "Value against cost", QUANTILES)
+        yield figure("error", "Error of the estimate against cost", f"How far m_t is from grad F(x_t). {QUANTILES}")
     else:
         yield f"<p>{escape(NO_CHARTS)}</p>"
-    yield _table("Observed beside guaranteed", ("", "observed", "guaranteed"), observed_rows(found))
+    yield table("Observed beside guaranteed", ("", "observed", "guaranteed"), observed_rows(found))
     yield _diverged(found)
-    yield _table("The returned point", ("", ""), choice_rows(found))
-    yield _table("Certificate from fresh samples", ("", ""), certificate_rows(found))
-    yield _table("Precision", ("", ""), precision_rows(found))
-    yield _table("Plan", ("", ""), plan_rows(found))
+    yield table("The returned point", ("", ""), choice_rows(found))
+    yield table("Certificate from fresh samples", ("", ""), certificate_rows(found))
+    yield table("Precision", ("", ""), precision_rows(found))
+    yield table("Plan", ("", ""), plan_rows(found))
     terms = [(t.name, f"{t.value:.4g}", f"{t.value / result.plan.bound:.1%}", t.meaning) for t in result.plan.terms]
-    yield _table("What the bound is made of", ("term", "value", "share", "meaning"), terms)
-    yield _table("Constants", ("constant", "value", "assumption"), constant_rows(result.plan.constants))
-    yield _table("Versions", ("", ""), [*versions().items()])
+    yield table("What the bound is made of", ("term", "value", "share", "meaning"), terms)
+    yield table("Constants", ("constant", "value", "assumption"), constant_rows(result.plan.constants))
+    yield table("Versions", ("", ""), [*versions().items()])
     yield f"<h2>Repeat it</h2>\n<pre>{escape(found.command)}</pre>"
 
 
@@ -130,13 +96,6 @@ def _gradient_caption(found: Outcome) -> str:
     return f"{QUANTILES} Averages are over all steps up to t; the bound speaks of the one at the last, t = {last}."
 
 
-def _figure(name: str, title: str, caption: str) -> str:
-    return (
-        f'<figure><h2>{escape(title)}</h2><div class="chart" id="{name}"></div>'
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
-    )
-
-
 def observed_rows(found: Outcome) -> list[Row]:
     plan, seen = found.result.plan, found.observed
     promise = f"at most {round_up(plan.bound)}"
@@ -159,7 +118,7 @@ def _diverged(found: Outcome) -> str:
         return ""
     rows: list[Row] = [(f"{seed}", f"{step:,}") for seed, step in lost[:MOST_LISTED]]
     more = f"<p>And {len(lost) - MOST_LISTED:,} more.</p>" if len(lost) > MOST_LISTED else ""
-    return _table("Diverged seeds", ("seed", "step of the first number that is not finite"), rows) + more
+    return table("Diverged seeds", ("seed", "step of the first number that is not finite"), rows) + more
 
 
 def choice_rows(found: Outcome) -> list[Row]:
@@ -223,37 +182,13 @@ def constant_rows(known: Constants) -> list[Row]:
     ]
 
 
-def _table(title: str, head: Row, rows: Sequence[Row]) -> str:
-    def cells(tag: str, row: Row) -> str:
-        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
-
-    top = f"<thead><tr>{cells('th', head)}</tr></thead>" if any(head) else ""
-    lines = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    kind = "" if any(head) else ' class="pairs"'
-    return f"<h2>{escape(title)}</h2>\n<table{kind}>{top}<tbody>\n{lines}\n</tbody></table>"
-
-
-def _scripts(found: Outcome) -> str:
+def _charts(found: Outcome) -> dict[str, dict[str, Any]]:
     if not found.problem.is_exact:
-        return ""
+        return {}
     trace, plan, problem = found.result.trace, found.result.plan, found.problem
     charts = {
         "gradient": curves.gradient_chart(trace, plan, found.question["target"]),
         "value": curves.value_chart(trace, plan, problem.infimum, problem.infimum_kind),
         "error": curves.error_chart(trace, plan),
     }
-    calls = "\n".join(_call(name, chart.to_dict()) for name, chart in charts.items())
-    return f"<script>{_library()}</script>\n<script>\n{calls}\n</script>"
-
-
-@cache
-def _library() -> str:
-    """Vega, which draws the charts in the reader's browser."""
-    version = altair.SCHEMA_VERSION.rpartition(".")[0]
-    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
-
-
-def _call(name: str, spec: dict[str, Any]) -> str:
-    options = {"renderer": "svg", "actions": False}
-    text = json.dumps(spec | {"config": CONFIG}, allow_nan=False).replace("<", "\\u003c")
-    return f'vegaEmbed("#{name}", {text}, {json.dumps(options)});'
+    return {name: chart.to_dict() for name, chart in charts.items()}

@@ -1,0 +1,97 @@
+"""What every page is made of: one HTML document that needs nothing else, tables, and charts drawn in the browser."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import cache
+from html import escape
+from importlib import resources
+from typing import Any
+
+import altair
+import vl_convert
+
+Row = tuple[str, ...]
+POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
+CONFIG = {
+    "background": None,
+    "font": "system-ui, sans-serif",
+    "axis": {"gridColor": "#888", "gridOpacity": 0.2, "domainColor": "#888", "tickColor": "#888"}
+    | {"labelFontSize": 12, "titleFontSize": 13, "titleFontWeight": "normal"},
+    "legend": {"labelFontSize": 13, "symbolStrokeWidth": 3, "symbolType": "stroke", "symbolOpacity": 1},
+    "view": {"stroke": None},
+}
+
+
+def document(title: str, heading: str, body: str, charts: Mapping[str, dict[str, Any]]) -> str:
+    """The whole page: `heading` and `body` are HTML, `charts` are Vega-Lite specs by the names of their figures."""
+    style = resources.files("normstorm").joinpath("report.css").read_text(encoding="utf-8")
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(title)}</title>
+<style>
+{style}</style>
+</head>
+<body>
+<main>
+<h1>{heading}</h1>
+{body}
+</main>
+{_scripts(charts)}
+</body>
+</html>
+"""
+
+
+def figure(name: str, title: str, caption: str, *, level: int = 2, above: str = "", wide: bool = False) -> str:
+    """The place of a chart; `above` is HTML, and a wide one scrolls in a box of its own on a narrow screen."""
+    box = f'<div class="chart{" wide" if wide else ""}" id="{name}"></div>'
+    return (
+        f"<figure><h{level}>{escape(title)}</h{level}>{above}{_scrolling(box) if wide else box}"
+        f"<figcaption>{escape(caption)}</figcaption></figure>"
+    )
+
+
+def table(
+    title: str, head: Row, rows: Sequence[Row], *, level: int = 2, wide: bool = False, kinds: Sequence[str] = ()
+) -> str:
+    """Every cell is escaped. A wide one scrolls in a box of its own; `kinds` are classes of the rows, if any."""
+
+    def cells(tag: str, row: Row) -> str:
+        return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
+
+    opened = [f'<tr class="{kind}">' for kind in kinds] or ["<tr>"] * len(rows)
+    top = f"<thead><tr>{cells('th', head)}</tr></thead>" if any(head) else ""
+    lines = "\n".join(f"{tr}{cells('td', row)}</tr>" for tr, row in zip(opened, rows, strict=True))
+    kind = ' class="wide"' if wide else "" if any(head) else ' class="pairs"'
+    found = f"<table{kind}>{top}<tbody>\n{lines}\n</tbody></table>"
+    return f"<h{level}>{escape(title)}</h{level}>\n{_scrolling(found) if wide else found}"
+
+
+def _scrolling(html: str) -> str:
+    return f'<div class="scroll" tabindex="0">{html}</div>'
+
+
+def _scripts(charts: Mapping[str, dict[str, Any]]) -> str:
+    if not charts:
+        return ""
+    calls = "\n".join(_call(name, spec) for name, spec in charts.items())
+    return f"<script>{_library()}</script>\n<script>\n{calls}\n</script>"
+
+
+@cache
+def _library() -> str:
+    """Vega, which draws the charts in the reader's browser."""
+    version = altair.SCHEMA_VERSION.rpartition(".")[0]
+    return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
+
+
+def _call(name: str, spec: dict[str, Any]) -> str:
+    options = {"renderer": "svg", "actions": False}
+    text = json.dumps(spec | {"config": CONFIG}, allow_nan=False).replace("<", "\\u003c")
+    return f'vegaEmbed("#{name}", {text}, {json.dumps(options)});'
