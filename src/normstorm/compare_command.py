@@ -14,12 +14,11 @@ from typing import Annotated, Any
 import typer
 
 from normstorm import files
-from normstorm.commands import Json, print_parts, refusing
+from normstorm.commands import INTERRUPTED, Json, print_parts, refusing
 from normstorm.options import Given, text, to_number, to_whole, whole
 
 OUT = Path("build/compare")
 PAGE = "compare.html"
-TABLES = ("rows", "targets", "verdicts", "bands", "seeds")
 
 
 def compare(
@@ -42,7 +41,11 @@ def compare(
     Without arguments: every algorithm on four problems, with default settings.
     """
     with refusing("compare"):
-        found = _compared(context.params)
+        try:
+            found = _compared(context.params)
+        except KeyboardInterrupt:
+            typer.echo("normstorm compare: interrupted; nothing is kept", err=True)
+            raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
@@ -61,9 +64,9 @@ def _compared(given: dict[str, Any]) -> Any:
     from normstorm import catalogue
     from normstorm.lab import compare_page, spec
     from normstorm.lab.compare import board
-    from normstorm.lab.summary import Comparison, parquet
+    from normstorm.lab.summary import SPEC, TABLES, Comparison, parquet
 
-    wanted = spec.make((spec.read(given["spec"]) if given["spec"] is not None else {}) | asked)
+    wanted = spec.make(asked) if given["spec"] is None else spec.read(given["spec"], asked)
     problems = [catalogue.find(name)[0] for name in wanted.problems]
     started, boards = time.monotonic(), []
     with _progress(not given["no_progress"]) as progress:
@@ -72,12 +75,12 @@ def _compared(given: dict[str, Any]) -> Any:
                 boards.append(board(wanted, name, problem, progress=progress))
     seconds = time.monotonic() - started
     found = Comparison(wanted, tuple(boards), seconds, datetime.now().astimezone(), str(place / PAGE))
+    content = {f"{name}.parquet": parquet(found, name) for name in TABLES}
+    content |= {SPEC: wanted.to_toml().encode("utf-8"), PAGE: compare_page.page(found).encode("utf-8")}
     try:
         place.mkdir(parents=given["out"] is None, exist_ok=True)
-        for name in TABLES:
-            files.write(place / f"{name}.parquet", parquet(getattr(found, name)))
-        files.write(place / "spec.toml", wanted.to_toml().encode("utf-8"))
-        files.write(place / PAGE, compare_page.page(found).encode("utf-8"))
+        for name, written in content.items():
+            files.write(place / name, written)
     except OSError as error:
         raise ValueError(f"out must be a writable directory; got {place} ({error.strerror})") from None
     return found

@@ -48,12 +48,13 @@ def document(title: str, heading: str, body: str, charts: Mapping[str, dict[str,
 """
 
 
-def figure(name: str, title: str, caption: str, *, level: int = 2, above: str = "", wide: bool = False) -> str:
-    """The place of a chart; `above` is HTML, and a wide one scrolls in a box of its own on a narrow screen."""
-    box = f'<div class="chart{" wide" if wide else ""}" id="{name}"></div>'
+def figure(name: str, title: str, caption: str, *, level: int = 2, above: str = "", least: int = 0) -> str:
+    """The place of a chart; `above` is HTML. A screen narrower than `least` rem scrolls it in a box of its own."""
+    box = f'<div class="chart" id="{name}"></div>'
+    if least:
+        box = f'<div class="scroll"><div style="min-width: {least}rem">{box}</div></div>'
     return (
-        f"<figure><h{level}>{escape(title)}</h{level}>{above}{_scrolling(box) if wide else box}"
-        f"<figcaption>{escape(caption)}</figcaption></figure>"
+        f"<figure><h{level}>{escape(title)}</h{level}>{above}{box}<figcaption>{escape(caption)}</figcaption></figure>"
     )
 
 
@@ -70,11 +71,8 @@ def table(
     lines = "\n".join(f"{tr}{cells('td', row)}</tr>" for tr, row in zip(opened, rows, strict=True))
     kind = ' class="wide"' if wide else "" if any(head) else ' class="pairs"'
     found = f"<table{kind}>{top}<tbody>\n{lines}\n</tbody></table>"
-    return f"<h{level}>{escape(title)}</h{level}>\n{_scrolling(found) if wide else found}"
-
-
-def _scrolling(html: str) -> str:
-    return f'<div class="scroll" tabindex="0">{html}</div>'
+    boxed = f'<div class="scroll long" tabindex="0">{found}</div>' if wide else found
+    return f"<h{level}>{escape(title)}</h{level}>\n{boxed}"
 
 
 def _scripts(charts: Mapping[str, dict[str, Any]]) -> str:

@@ -21,8 +21,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from threading import Event
 from typing import Any
 
 import jax
@@ -37,7 +38,7 @@ from .theorems import theorems
 
 RECORDS = 128
 SLACK = 1.1  # where the cost of a step is a matter of luck, so many times the steps that are expected to fit
-EASE = (4.0, 2.0, 1.25)  # targets if none are given: so many times the best median at the budget
+EASE = (4.0, 2.0, 1.25)  # targets if none are given: at most so many times the best median at the budget
 DEFAULT, THEOREM, TUNED = "default", "theorem", "tuned"
 Settings = dict[str, Any]
 Progress = Callable[[str, str, int, int], None]  # place, what is done, of how many
@@ -93,10 +94,21 @@ class Board:
     rows: tuple[Row, ...]
 
     @property
+    def searches(self) -> dict[str, int]:
+        """Sample gradients of every algorithm's search."""
+        return {row.algorithm: row.searched for row in self.rows if row.searched}
+
+    @property
     def asked(self) -> int:
         """Sample gradients of all runs, searches included."""
-        searched = {row.algorithm: row.searched for row in self.rows}
-        return sum(searched.values()) + sum(row.measured.cost for row in self.rows if row.measured is not None)
+        runs = sum(row.measured.cost for row in self.rows if row.measured is not None)
+        return runs + sum(self.searches.values())
+
+    @property
+    def hardest(self) -> float | None:
+        """The smallest target that somebody's median reaches."""
+        reached = (g for g in self.targets if any(np.isfinite(seen.value) for _, seen in self.contest(g)))
+        return min(reached, default=None)
 
     def contest(self, goal: float | None) -> list[tuple[Row, Estimate]]:
         """One row an algorithm, with what it needs for the target (or reaches with the budget, if the goal is None).
@@ -111,6 +123,11 @@ class Board:
         """A quantile over the seeds of the sample gradients to the target, or of the average at the budget."""
         assert row.measured is not None
         return estimate(outcome(row.measured, goal, self.budget), probability)
+
+    def reached(self, row: Row, goal: float) -> float:
+        """The share of the seeds that reach the target."""
+        assert row.measured is not None
+        return float(np.mean(np.isfinite(outcome(row.measured, goal, self.budget))))
 
     def verdict(self, goal: float | None) -> Verdict:
         contest = self.contest(goal)
@@ -146,17 +163,18 @@ def board(
     reasons = {name: bench.refusal(name, known) for name in spec.algorithms}
     able = [name for name, reason in reasons.items() if reason is None]
     rows = [Row(place, name, DEFAULT, DEFAULT, reason=reason) for name, reason in reasons.items() if reason is not None]
-    named = {name: _named(name, problem, known) for name in able}
+    named = {name: [n for n in _named(name, problem, known) if bench.affords(name, n[2])] for name in able}
     measured = bench.measure("runs", {n: [s for _, _, s in named[n]] for n in able}, bench.seeds)
     for name in able:
-        for (kind, label, _), found in zip(named[name], measured[name], strict=True):
-            rows.append(Row(place, name, kind, label, found))
+        for (kind, label, _), one in zip(named[name], measured[name], strict=True):
+            rows.append(Row(place, name, kind, label, one))
     targets = spec.targets
     if spec.tune:
-        found = bench.measure("search", {n: [*METHODS[n].grid(known)] for n in able}, bench.tuning_seeds)
-        targets = targets or _targets([m for each in found.values() for m in each], spec.budget)
+        grids = {n: [s for s in METHODS[n].grid(known) if bench.affords(n, s)] for n in able}
+        found = bench.measure("search", grids, bench.tuning_seeds)
+        targets = targets or _targets([m for each in found.values() for m in each], known)
         rows += bench.tuned(found, targets)
-    targets = targets or _targets([r.measured for r in rows if r.measured is not None], spec.budget)
+    targets = targets or _targets([r.measured for r in rows if r.measured is not None], known)
     order = {name: i for i, name in enumerate(spec.algorithms)}
     ordered = tuple(sorted(rows, key=lambda r: order[r.algorithm]))
     exact = known.size is None
@@ -169,12 +187,16 @@ def _named(name: str, problem: Any, known: Scales) -> list[tuple[str, str, Setti
     return [(DEFAULT, DEFAULT, METHODS[name].default(known)), *proven]
 
 
-def _targets(found: Sequence[Measured], budget: int) -> tuple[float, ...]:
-    """Round numbers a little above multiples of the best median at the budget; none if everybody diverged."""
-    best = min((estimate(m.paths.final(budget), 0.5).value for m in found), default=np.inf)
-    if not np.isfinite(best) or best <= 0:
+def _targets(found: Sequence[Measured], known: Scales) -> tuple[float, ...]:
+    """Round numbers a little above multiples of the best median at the budget, as far as they lie below the start.
+
+    A target that the start already meets says only what a first step costs; there is none if everybody diverged.
+    """
+    best = min((estimate(m.paths.final(known.budget), 0.5).value for m in found), default=np.inf)
+    if not 0 < best < np.inf:
         return ()
-    return tuple(float(f"{1.005 * ease * best:.2g}") for ease in EASE)
+    rounded = (float(f"{1.005 * ease * best:.2g}") for ease in EASE)
+    return tuple(target for target in rounded if target < known.grad_norm)
 
 
 @dataclass(frozen=True)
@@ -210,6 +232,10 @@ class Bench:
                 return str(error)
         return reason
 
+    def affords(self, name: str, settings: Settings) -> bool:
+        """Whether the budget pays the first step."""
+        return build(name, settings).cost(1, self.size) <= self.spec.budget
+
     def measure(self, what: str, settings: dict[str, list[Settings]], seeds: range) -> dict[str, list[Measured]]:
         """Every setting once for every seed, in double precision.
 
@@ -218,23 +244,36 @@ class Bench:
         longest = max(map(len, settings.values()), default=0)
         turns = [(name, s[i]) for i in range(longest) for name, s in settings.items() if i < len(s)]
         found: dict[str, list[Measured]] = {name: [] for name in settings}
+        stop = Event()
         with ThreadPoolExecutor(self.threads) as pool:
-            results = pool.map(lambda turn: self._one(*turn, seeds), turns)
-            for done, ((name, _), one) in enumerate(zip(turns, results, strict=True), 1):
-                found[name].append(one)
-                if self.progress is not None:
-                    self.progress(self.place, what, done, len(turns))
+            results = pool.map(lambda turn: self._one(turn[0], turn[1], seeds, stop), turns)
+            try:
+                for done, ((name, _), one) in enumerate(zip(turns, results, strict=True), 1):
+                    found[name].append(one)
+                    if self.progress is not None:
+                        self.progress(self.place, what, done, len(turns))
+            except BaseException:  # the pool would else finish everything before an interruption is heard
+                stop.set()
+                pool.shutdown(cancel_futures=True)
+                raise
         return found
 
-    def _one(self, name: str, settings: Settings, seeds: range) -> Measured:
+    def _one(self, name: str, settings: Settings, seeds: range, stop: Event) -> Measured:
         algorithm = build(name, settings)
         steps = algorithm.steps(self.spec.budget, self.size)
         if not isinstance(algorithm.cost(steps, self.size), int):
             steps = int(np.ceil(SLACK * steps))
         exact = self.size is None
+
+        def heed(done: int, steps: int) -> None:
+            if stop.is_set():
+                raise CancelledError
+
         with jax.enable_x64(True):
             x = self.problem.start()
-            trace = run(self.problem, algorithm, x, steps, seeds, records=RECORDS, average=exact, threads=1)
+            trace = run(
+                self.problem, algorithm, x, steps, seeds, records=RECORDS, average=exact, threads=1, progress=heed
+            )
         diverged = int(np.count_nonzero(trace.diverged_at))
         return Measured(settings, steps, diverged, int(trace.cost.sum()), paths(trace))
 

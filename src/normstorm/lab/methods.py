@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from ..engine.algorithms import CATALOGUE
 from ..engine.core import Algorithm
+from ..engine.geometries import norm
 from ..theory.constants import Constants
 
 FACTORS = tuple(10 ** (j / 2) for j in range(-4, 5))
@@ -59,20 +60,25 @@ class Scales:
 
     def stride(self, cost: float = 1.0) -> float:
         """A length for each of budget / cost steps."""
-        return self.length * max(1.0, self.budget / cost) ** (-2 / 3)
+        return self.length * math.pow(max(1.0, self.budget / cost), -2 / 3)
 
 
 def scales(problem: Any, budget: int) -> Scales:
     """Refused if the problem has no proven constants."""
     known = constants(problem)
-    first = known.grad_norm
-    if first is None or not (first > 0 and known.gap > 0 and known.L0 + known.L1 * first > 0):
+    first = _slope(problem) if known.grad_norm is None else known.grad_norm
+    if not (first > 0 and known.gap > 0 and known.L0 + known.L1 * first > 0):
         raise ValueError(
             f"compare: problem must start at a point with a gradient and a gap > 0; got {problem.name!r} with "
             f"grad_norm={first}, gap={known.gap}"
         )
     sigma = math.hypot(known.sigma0, known.sigma1 * first)
     return Scales(known.L0, known.L1, first, sigma, known.gap, budget, getattr(problem, "size", None))
+
+
+def _slope(problem: Any) -> float:
+    """||grad F(x_1)||, for a problem whose constants do not say."""
+    return float(norm(problem.full_grad(problem.start())))
 
 
 def constants(problem: Any) -> Constants:

@@ -52,10 +52,11 @@ def _between(at: np.ndarray, cost: np.ndarray, mean: np.ndarray) -> np.ndarray:
 
 
 def _reach(target: float, budget: int, cost: np.ndarray, mean: np.ndarray) -> float:
-    paid = cost <= budget
-    cost, mean = cost[paid], mean[paid]
+    if cost[-1] > budget:
+        end, paid = _between(np.array([float(budget)]), cost, mean), cost < budget
+        cost, mean = np.append(cost[paid], budget), np.append(mean[paid], end)
     above = np.flatnonzero(mean > target)
-    if mean.size == 0 or mean[-1] > target:
+    if not mean[-1] <= target:
         return np.inf
     if above.size == 0:
         return float(cost[0])

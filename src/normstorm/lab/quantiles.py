@@ -35,10 +35,15 @@ def estimate(values: ArrayLike, probability: float, level: float = LEVEL) -> Est
     ordered = np.sort(np.asarray(values, np.float64))
     n = ordered.size
     below, above = ranks(n, probability, level)
-    value = ordered[max(0, math.ceil(probability * n - 1e-9) - 1)]
+    value = ordered[rank(n, probability) - 1]
     low = 0.0 if below < 1 else ordered[below - 1]
     high = math.inf if above > n else ordered[above - 1]
     return Estimate(float(value), float(low), float(high))
+
+
+def rank(n: int, probability: float) -> int:
+    """Of the quantile of the sample, counted from 1."""
+    return max(1, math.ceil(probability * n - 1e-9))
 
 
 @cache

@@ -14,7 +14,7 @@ from ..engine.algorithms import CATALOGUE
 
 ALL = "all"
 PROBLEMS = ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad")
-MOST_BUDGET, MOST_SEEDS, MOST_TUNE_SEEDS, LAST_SEED = 10**9, 100_000, 10_000, 2**63
+MOST_BUDGET, MOST_SEEDS, MOST_TUNE_SEEDS, LAST_SEED = 10**9, 100_000, 10_000, 2**62
 
 
 @dataclass(frozen=True)
@@ -48,16 +48,24 @@ class Spec:
 
 def make(given: dict[str, Any]) -> Spec:
     """From names to values, all of them checked; names may be written with - or _."""
-    named = {name.replace("-", "_"): (name, value) for name, value in given.items()}
-    for key, (name, _) in named.items():
-        if key not in CHECKS:
+    named: dict[str, Any] = {}
+    for name, value in given.items():
+        key = name.replace("-", "_")
+        if key not in CHECKS or key in named:
             known = ", ".join(map(_key, CHECKS))
-            raise ValueError(f"compare: keys of a spec must be among {known}; got {name}")
-    return Spec(**{key: CHECKS[key](_key(key), value) for key, (_, value) in named.items()})
+            raise ValueError(f"compare: keys of a spec must be among {known}, each at most once; got {name}")
+        named[key] = CHECKS[key](_key(key), value)
+    return Spec(**named)
 
 
-def read(file: str) -> dict[str, Any]:
-    """The table of a TOML file."""
+def read(file: str, flags: dict[str, Any]) -> Spec:
+    """What a TOML file asks for; flags win."""
+    given = _table(file)
+    make(given)
+    return make({name: v for name, v in given.items() if name.replace("-", "_") not in flags} | flags)
+
+
+def _table(file: str) -> dict[str, Any]:
     try:
         return tomllib.loads(Path(file).read_text(encoding="utf-8"))
     except OSError as error:

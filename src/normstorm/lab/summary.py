@@ -8,10 +8,12 @@ from __future__ import annotations
 import io
 import json
 import math
+import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,11 +22,30 @@ import pyarrow.parquet as pq
 
 from ..outcome import versions
 from .compare import TUNED, Board, Row, outcome
-from .quantiles import estimate
+from .quantiles import estimate, rank
 from .spec import Spec
 
+SPEC = "spec.toml"
 POINTS = 60
 LEVELS = {"q05": 0.05, "median": 0.5, "q95": 0.95}
+NAMES = ("problem", "algorithm", "kind", "setting")
+COUNTS = ("steps", "seeds", "diverged", "searched")
+QUANTILES = ("median", "low", "high", "q95", "q95_low", "q95_high")
+FINALS = tuple(f"final_{part}" for part in QUANTILES)
+TABLES = {
+    "rows": (*NAMES, "reason", "parameters", *COUNTS, *FINALS),
+    "targets": (*NAMES, "target", "tuned_for_it", "reached", *QUANTILES),
+    "verdicts": ("problem", "target", "winner", "tied"),
+    "bands": (*NAMES, "cost", *LEVELS),
+    "seeds": (*NAMES, "seed", "final"),
+}
+TYPES = {
+    **dict.fromkeys((*NAMES, "reason", "parameters", "winner"), pa.string()),
+    **dict.fromkeys((*COUNTS, "cost"), pa.int64()),
+    "seed": pa.uint64(),
+    "tuned_for_it": pa.bool_(),
+    "tied": pa.list_(pa.string()),
+}  # all other columns are float64
 Table = list[dict[str, Any]]
 
 
@@ -37,6 +58,26 @@ class Comparison:
     seconds: float
     date: datetime
     report: str
+
+    @property
+    def place(self) -> Path:
+        """The directory of the page and the tables."""
+        return Path(self.report).parent
+
+    @property
+    def command(self) -> str:
+        """Repeats the comparison, whatever the defaults become."""
+        return shlex.join(["normstorm", "compare", "--spec", str(self.place / SPEC), "--out", str(self.place)])
+
+    @property
+    def asked(self) -> int:
+        """Sample gradients of all runs, searches included."""
+        return sum(board.asked for board in self.boards)
+
+    @property
+    def searched(self) -> int:
+        """Sample gradients of all searches."""
+        return sum(sum(board.searches.values()) for board in self.boards)
 
     @cached_property
     def rows(self) -> Table:
@@ -74,10 +115,12 @@ class Comparison:
             "spec": asdict(self.spec),
             "problems": problems,
             **{name: finite(getattr(self, name)) for name in ("rows", "targets", "verdicts")},
-            "sample_gradients": sum(b.asked for b in self.boards),
+            "sample_gradients": self.asked,
+            "searched": self.searched,
             "seconds": self.seconds,
             "date": self.date.isoformat(timespec="seconds"),
             "versions": versions(),
+            "command": self.command,
             "report": self.report,
         }
 
@@ -93,17 +136,15 @@ def _name(row: Row) -> dict[str, Any]:
 
 def _row(board: Board, row: Row) -> dict[str, Any]:
     found: dict[str, Any] = {**_name(row), "reason": row.reason, "parameters": None}
-    numbers = ("steps", "seeds", "diverged", "searched")
-    shown = [f"final_{part}" for part in ("median", "low", "high", "q95", "q95_low", "q95_high")]
-    found |= dict.fromkeys((*numbers, *shown))
+    found |= dict.fromkeys((*COUNTS, *FINALS))
     if row.measured is None:
         return found
     m = row.measured
     finals = outcome(m, None, board.budget)
     middle, tail = estimate(finals, 0.5), estimate(finals, 0.95)
     found["parameters"] = json.dumps(m.settings)
-    found |= dict(zip(numbers, (m.steps, finals.size, m.diverged, row.searched), strict=True))
-    return found | dict(zip(shown, (*middle, *tail), strict=True))
+    found |= dict(zip(COUNTS, (m.steps, finals.size, m.diverged, row.searched), strict=True))
+    return found | dict(zip(FINALS, (*middle, *tail), strict=True))
 
 
 def targets(boards: Sequence[Board]) -> Table:
@@ -126,8 +167,7 @@ def _target(board: Board, row: Row, goal: float) -> dict[str, Any]:
         "target": goal,
         "tuned_for_it": row.kind == TUNED and goal in row.goals,
         "reached": float(np.mean(np.isfinite(costs))),
-        **dict(zip(("median", "low", "high"), middle, strict=True)),
-        **dict(zip(("q95", "q95_low", "q95_high"), tail, strict=True)),
+        **dict(zip(QUANTILES, (*middle, *tail), strict=True)),
     }
 
 
@@ -151,11 +191,11 @@ def bands(boards: Sequence[Board]) -> Table:
 def _band(board: Board, row: Row) -> Iterator[dict[str, Any]]:
     assert row.measured is not None
     seen = row.measured.paths
-    least = float(np.max(seen.cost[:, 0]))
+    first, last = np.max(seen.cost[:, 0]), np.max(seen.cost[:, -1])  # a seed that diverges asks no more
     costs = np.unique(np.rint(np.geomspace(1, board.budget, POINTS)))
-    costs = costs[(costs >= least) & (costs <= np.min(seen.cost[:, -1]))]
-    values = seen.at(costs)
-    counted = {name: np.quantile(values, q, axis=0, method="higher") for name, q in LEVELS.items()}
+    costs = costs[(costs >= first) & (costs <= last)]
+    values = np.sort(seen.at(costs), axis=0)
+    counted = {name: values[rank(len(values), q) - 1] for name, q in LEVELS.items()}
     for i, cost in enumerate(costs):
         yield {**_name(row), "cost": int(cost), **{name: float(v[i]) for name, v in counted.items()}}
 
@@ -171,10 +211,11 @@ def seeds(boards: Sequence[Board], first_seed: int) -> Table:
     ]
 
 
-def parquet(table: Table) -> bytes:
-    """The content of a Parquet file."""
+def parquet(found: Comparison, name: str) -> bytes:
+    """The content of a Parquet file, with the same columns and types whatever came out."""
+    schema = pa.schema([(column, TYPES.get(column, pa.float64())) for column in TABLES[name]])
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(table), sink, compression="zstd")
+    pq.write_table(pa.Table.from_pylist(getattr(found, name), schema), sink, compression="zstd")
     return sink.getvalue()
 
 

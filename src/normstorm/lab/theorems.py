@@ -46,7 +46,9 @@ def _storm(problem: Any, budget: int) -> Iterator[Theorem]:
         ("mean-square", None, "expectation"),
     ):
         known = _constants(problem, sense)
-        for rule in ("sharp", "paper") if known is not None else ():
+        if known is None:
+            continue
+        for rule in ("sharp", "paper"):
             try:
                 found = plan(known, budget=budget, confidence=confidence, rule=rule)
             except ValueError:  # a budget below what the rule admits
