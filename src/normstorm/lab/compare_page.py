@@ -32,7 +32,7 @@ WINNERS = (
 HEAT = (
     "The median of the hardest target that somebody reaches, beside the best algorithm of the problem. Grey: – cannot "
     "run there, > does not arrive within the budget, × diverges; reasons show under the pointer. Rows by the mean rank "
-    "over the problems, in which all who have no number share the last."
+    "over the problems: who does not arrive is ranked by the average at the budget, who cannot run comes last."
 )
 CURVES = (
     "Median (line) and 5 % to 95 % of the seeds (band) of the average of ||grad F|| over the iterates so far. A line "
@@ -104,7 +104,7 @@ def _problem(name: str, board: Board) -> Iterator[str]:
     head = ("algorithm", "setting", "median [interval]", "95 % [interval]", "diverged", "steps", "parameters")
     cells = [final_row(board, row) for row in rows]
     yield table("Average at the budget, and settings", head, cells, level=3, wide=True, kinds=kinds)
-    yield table("Constants and scales", ("", "", ""), constant_rows(board), level=3)
+    yield table("Constants and scales", ("", "value", "meaning"), constant_rows(board), level=3)
 
 
 def _legend(board: Board) -> str:
@@ -139,10 +139,9 @@ def final_row(board: Board, row: Result) -> Row:
 
 
 def constant_rows(board: Board) -> list[Row]:
-    sense = {"noise": board.constants.get("noise") or "sense not said"}
     values = {**board.constants, **board.scales}
     rows = [(name, _value(values[name]), words) for name, words in CONSTANTS.items() if values.get(name) is not None]
-    return [("constants", sense["noise"], "the sense in which they are proven"), *rows]
+    return [*rows, ("noise", board.constants["noise"] or "not said", "the sense in which the constants are proven")]
 
 
 def _value(value: Any) -> str:

@@ -42,14 +42,14 @@ def _winners(found: Comparison) -> Table:
 
 
 def _board(board: Board) -> Table:
-    """The rows of the contest for the hardest target; other rows are on the page."""
+    """One line an algorithm, each column with the setting of its own contest; other settings are on the page."""
     title = f"{board.place}: average at the budget, and median sample gradients to each target"
     table = _table(title, "algorithm", "setting", "average", *(f"{t:g}" for t in board.targets), "diverged")
     for column in table.columns[2:]:
         column.justify = "right"
+    columns = [{row.algorithm: (row, seen) for row, seen in board.contest(g)} for g in (None, *board.targets)]
     for row in contest(board):
-        assert row.measured is not None
-        reached = (samples(board.seen(row, goal).value) for goal in board.targets)
-        cells = average(board.seen(row, None).value), *reached, f"{row.measured.diverged:,}"
-        table.add_row(row.algorithm, row.kind, *cells)
+        final, *reached = (column[row.algorithm][1].value for column in columns)
+        lost = max(one.measured.diverged for one, _ in (c[row.algorithm] for c in columns) if one.measured is not None)
+        table.add_row(row.algorithm, row.kind, average(final), *map(samples, reached), f"{lost:,}")
     return table

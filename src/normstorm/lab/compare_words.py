@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -31,14 +31,13 @@ def average(value: float) -> str:
     return number(value) if math.isfinite(value) else DIVERGED
 
 
-def word(goal: float | None) -> Callable[[float], str]:
-    """How values of this goal are written."""
-    return average if goal is None else samples
-
-
 def interval(seen: Estimate, goal: float | None) -> str:
-    write = word(goal)
-    return f"{write(seen.value)} [{write(seen.low)}, {write(seen.high)}]"
+    """The value and its interval; an end that the sample does not bound is infinite, which is not a divergence."""
+    write = average if goal is None else samples
+    if math.isinf(seen.low):
+        return write(seen.value)
+    low, high = number(seen.low), write(seen.high) if goal is not None or math.isfinite(seen.high) else "∞"
+    return f"{write(seen.value)} [{low}, {high}]"
 
 
 def listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
@@ -149,12 +148,11 @@ def summary(found: Comparison) -> str:
 
 
 def mean_ranks(found: Comparison) -> dict[str, float]:
-    """Over the problems; whoever cannot run, does not arrive or diverges shares the last rank."""
+    """Over the problems; whoever cannot run has the last rank."""
     names = found.spec.algorithms
     ranks: dict[str, list[float]] = {name: [] for name in names}
     for board in found.boards:
-        goal = board.hardest
-        order = [r.algorithm for r in contest(board) if state(board, r, goal) is None]
+        order = [row.algorithm for row in contest(board)]
         for name in names:
             ranks[name].append(order.index(name) + 1 if name in order else len(names))
     return {name: float(np.mean(values)) for name, values in ranks.items()}
