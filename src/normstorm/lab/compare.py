@@ -246,8 +246,8 @@ class Bench:
         found: dict[str, list[Measured]] = {name: [] for name in settings}
         stop = Event()
         with ThreadPoolExecutor(self.threads) as pool:
-            results = pool.map(lambda turn: self._one(turn[0], turn[1], seeds, stop), turns)
             try:
+                results = pool.map(lambda turn: self._one(turn[0], turn[1], seeds, stop), turns)
                 for done, ((name, _), one) in enumerate(zip(turns, results, strict=True), 1):
                     found[name].append(one)
                     if self.progress is not None:
