@@ -5,7 +5,8 @@
 Quadratic plus quartic with noise that depends on x, d = 10, K = k = 1. Side by side: `run` with the loop on chip, `run`
 with the ordinary loop, and the loop as one would first write it in JAX (all seeds in one `fori_loop`, a key folded at
 every step). Whole runs are timed, recording included, compilation left out; medians of `--repeats`. Equality is that of
-single problems run both ways in double and in single precision, and of one seed alone, in a crowd and in pieces.
+single problems run both ways in double and in single precision, of one seed alone, in a crowd and in pieces, and of
+every algorithm of the catalogue on the GPU and on the CPU.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -163,6 +165,35 @@ def identity() -> dict[str, bool]:
     return {name: bool(v) for name, v in found.items()}
 
 
+def catalogue() -> list[dict[str, Any]]:
+    """Every algorithm with its default setting, in double precision: this machine's GPU against its CPU."""
+    from normstorm.lab.methods import METHODS, build, scales
+    from normstorm.problems.registry import get
+
+    vectors, matrices = get("dro-chi2"), get("matrix-regression")
+
+    def go(name: str) -> dict[str, Any]:
+        problem = vectors
+        algorithm = build(name, METHODS[name].default(scales(problem, 10_000)))
+        if algorithm.refusal(problem, problem.start()) is not None:
+            problem = matrices
+            algorithm = build(name, METHODS[name].default(scales(problem, 10_000)))
+        with jax.enable_x64(True):
+            x, found = problem.start(), {}
+            for kind in ("gpu", "cpu"):
+                with jax.default_device(jax.devices(kind)[0]):
+                    found[kind] = run(problem, algorithm, x, 100, 20, records=9, average=False)
+        row = {"algorithm": name, "problem": problem.name}
+        fields = ("last", "grad_norm", "value")
+        return row | {f: _difference(getattr(found["gpu"], f), getattr(found["cpu"], f)) for f in fields}
+
+    with ThreadPoolExecutor(8) as pool:
+        rows = list(pool.map(go, METHODS))
+    for row in rows:
+        print(row, flush=True)
+    return rows
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
@@ -172,8 +203,10 @@ def main() -> None:
     same = identity()
     with jax.enable_x64(True):
         equal = equality()
+    every = catalogue()
     machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}
     report = {"machine": machine, "repeats": given.repeats, "speed": rows, "identity": same, "equality": equal}
+    report["catalogue"] = every
     publish(given.out, report, "how-the-engine-runs.md", "engine-gpu", gpu_table(report))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -47,3 +48,76 @@ def gpu_table(report: dict[str, Any]) -> str:
         cells = " | ".join(f"{rates[name]:.3g}" for name in ("chip", "plain", "first thought"))
         lines.append(f"| {row['seeds']:,} | {cells} |")
     return "\n".join(lines)
+
+
+def choice_table(report: dict[str, Any]) -> str:
+    """Sample gradients to the hardest target of every problem, tuned alike; the sharp plan of Normalized STORM too.
+
+    Rows are ordered by the mean of their ranks over the problems where they can run.
+    """
+    hardest = {p["problem"]: min(p["targets"]) for p in report["problems"]}
+    budget, cells, values = report["spec"]["budget"], {}, {}
+    for row in report["targets"]:
+        tuned, plan = row["tuned_for_it"], row["setting"] == "sharp plan, probability 0.95"
+        if row["target"] != hardest[row["problem"]] or not (tuned or plan):
+            continue
+        name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
+        cells[name, row["problem"]] = _samples(row, budget)
+        values[name, row["problem"]] = (row["median"] is None, row["median"] or 1 - row["reached"])
+    ranks: dict[str, list[float]] = {}
+    for problem in hardest:
+        own = sorted(v for (_, p), v in values.items() if p == problem)
+        for (name, p), value in values.items():
+            if p == problem:
+                ranks.setdefault(name, []).append(own.index(value) / len(own))
+    order = sorted(ranks, key=lambda name: sum(ranks[name]) / len(ranks[name]))
+    heads = [f"{problem}, {target:g}" for problem, target in hardest.items()]
+    lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    lines += [f"| {name} | {' | '.join(cells.get((name, p), '-') for p in hardest)} |" for name in order]
+    return "\n".join(lines)
+
+
+def _samples(row: dict[str, Any], budget: int) -> str:
+    if row["median"] is None:
+        share = f", {row['reached']:.0%} of the runs" if row["reached"] else ""
+        return f"> {_short(budget)}{share}"
+    high = f"> {_short(budget)}" if row["high"] is None else _short(row["high"])
+    return f"{_short(row['median'])} [{_short(row['low'])}, {high}]"
+
+
+def _short(number: float) -> str:
+    for size, letter in ((1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return f"{number:.3g}"
+
+
+def rates_table(report: dict[str, Any]) -> str:
+    """The average gradient norm at every budget, and its slope over all decades and over the last one."""
+    budgets = sorted({row["budget"] for row in report["rows"]})
+    found: dict[str, dict[int, dict[str, Any]]] = {}
+    for row in report["rows"]:
+        found.setdefault(row["algorithm"], {})[row["budget"]] = row
+    heads = [f"{budget:,}" for budget in budgets]
+    lines = [f"| tuned | {' | '.join(heads)} | slope | last decade |", "|---" * (3 + len(heads)) + "|"]
+    for name in sorted(found, key=lambda name: found[name][budgets[-1]]["value"]):
+        own = found[name]
+        shown = [f"{own[b]['value']:.3g} [{own[b]['low']:.3g}, {own[b]['high']:.3g}]" for b in budgets]
+        slopes = [_slope(own, budgets[first], budgets[-1]) for first in (0, -2)]
+        lines.append(f"| {name} | {' | '.join(shown)} | {slopes[0]:.3f} | {slopes[1]:.3f} |")
+    return "\n".join(lines)
+
+
+def _slope(rows: dict[int, dict[str, Any]], first: int, last: int) -> float:
+    return math.log(rows[last]["value"] / rows[first]["value"]) / math.log(last / first)
+
+
+def speed_line(report: dict[str, Any]) -> str:
+    """How long a comparison takes, in words."""
+    spec = report["spec"]
+    algorithms, problems = len(spec["algorithms"]), len(spec["problems"])
+    return (
+        f"{algorithms} algorithms on {problems} problems ({', '.join(spec['problems'])}), {spec['seeds']} seeds, "
+        f"{spec['budget']:,} sample gradients each, defaults and {report['runs'] - algorithms * problems} settings of "
+        f"theorems: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores, compilation included."
+    )

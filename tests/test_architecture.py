@@ -30,10 +30,11 @@ ROOMS = {  # room: rooms of ours that it may import
     "pages": set(),
     "report": {"theory", "outcome", "curves", "files", "pages"},
     "reproduction": {"lab.claims", "outcome", "curves", "files", "pages"},
-    "lab": {"theory", "engine", "problems", "results", "solve", "torch", "optax", "charts"},
+    "lab": {"theory", "engine", "problems", "results", "solve", "torch", "optax", "charts", "outcome", "pages"},
     "commands": {"solve", "catalogue", "outcome", "report", "tables", "files", "options"},
+    "compare_command": {"catalogue", "commands", "lab", "files", "options"},
     "reproduce_command": {"lab.claims", "reproduction", "files", "options"},
-    "cli": {"theory", "charts", "tables", "commands", "reproduce_command", "options", "__version__"},
+    "cli": {"theory", "charts", "tables", "commands", "compare_command", "reproduce_command", "options", "__version__"},
     "__init__": {"theory", "solve", "point_certificate"},
     "__main__": {"cli"},
 }

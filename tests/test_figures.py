@@ -7,14 +7,24 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
+ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
 
 
-@pytest.mark.parametrize(("name", "table"), [("engine-cpu", "engine_table"), ("engine-gpu", "gpu_table")])
-def test_the_page_shows_the_committed_figures(name: str, table: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "table", "page"),
+    [
+        ("engine-cpu", "engine_table", ENGINE),
+        ("engine-gpu", "gpu_table", ENGINE),
+        ("comparison-table", "choice_table", "README.md"),
+        ("comparison-slopes", "rates_table", CHOICE),
+        ("comparison-speed", "speed_line", CHOICE),
+    ],
+)
+def test_the_page_shows_the_committed_figures(name: str, table: str, page: str) -> None:
     spec = importlib.util.spec_from_file_location("pages", ROOT / "benchmarks" / "pages.py")
     pages = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(pages)
     report = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "how-the-engine-runs.md").read_text(encoding="utf-8")
-    shown = page.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0]
+    text = (ROOT / page).read_text(encoding="utf-8")
+    shown = text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0]
     assert shown.strip() == getattr(pages, table)(report)

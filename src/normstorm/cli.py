@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from normstorm import __version__, commands, reproduce_command
+from normstorm import __version__, commands, compare_command, reproduce_command
 from normstorm.options import Given, number, sentence, text, to_number, to_whole, whole
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan
@@ -23,6 +23,7 @@ QUESTIONS = ("target", "horizon", "budget")
 
 app = typer.Typer(name="normstorm", add_completion=False)
 app.command("run")(commands.run)
+app.command("compare")(compare_command.compare)
 app.command("problems")(commands.problems)
 app.command("algorithms")(commands.algorithms)
 app.command("reproduce")(reproduce_command.reproduce)

@@ -43,19 +43,19 @@ def run(
 
     Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
     """
-    with _refusing("run", checkpoint):
+    with refusing("run", checkpoint):
         found = _solved(context.params)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
         from normstorm import tables
 
-        _print(tables.outcome(found))
+        print_parts(tables.outcome(found))
 
 
 def problems(as_json: Json = False) -> None:
     """List the built-in problems with their proven constants at the default start."""
-    with _refusing("problems"):
+    with refusing("problems"):
         from normstorm import catalogue, tables
 
         found = catalogue.problems()
@@ -64,7 +64,7 @@ def problems(as_json: Json = False) -> None:
 
 def algorithms(as_json: Json = False) -> None:
     """List the algorithms of the engine with their sources and costs."""
-    with _refusing("algorithms"):
+    with refusing("algorithms"):
         from normstorm import catalogue, tables
 
         found = catalogue.algorithms()
@@ -72,7 +72,7 @@ def algorithms(as_json: Json = False) -> None:
 
 
 @contextmanager
-def _refusing(who: str, checkpoint: Given = None) -> Any:
+def refusing(who: str, checkpoint: Given = None) -> Any:
     """Whatever the library refuses is one sentence and exit code 2; an interruption says what is left of the run."""
     try:
         yield
@@ -153,10 +153,10 @@ def _show(found: list[dict[str, Any]], as_json: bool, table: Callable[[list[dict
     if as_json:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
     else:
-        _print(table(found))
+        print_parts(table(found))
 
 
-def _print(parts: Iterable[Any]) -> None:
+def print_parts(parts: Iterable[Any]) -> None:
     from rich.console import Console
 
     console = Console(highlight=False)

@@ -24,8 +24,11 @@ CONFIG = {
 }
 
 
-def document(title: str, heading: str, aside: str, body: str, charts: Mapping[str, Any]) -> str:
-    """The whole page. Title, heading and aside are escaped here; the body comes from the functions below."""
+def document(title: str, heading: str, aside: str, body: str, charts: Mapping[str, dict[str, Any]]) -> str:
+    """The whole page. Title, heading and aside are escaped here; the body comes from the functions below.
+
+    `charts` are Vega-Lite specs by the names of their figures.
+    """
     style = resources.files("normstorm").joinpath("report.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
@@ -48,29 +51,39 @@ def document(title: str, heading: str, aside: str, body: str, charts: Mapping[st
 """
 
 
-def figure(name: str, title: str, caption: str) -> str:
-    """The place of a chart; an empty title or caption is left out."""
-    heading = f"<h2>{escape(title)}</h2>" if title else ""
+def figure(name: str, title: str, caption: str, *, level: int = 2, above: str = "", least: int = 0) -> str:
+    """The place of a chart; an empty title or caption is left out, `above` is HTML.
+
+    A screen narrower than `least` rem scrolls it in a box of its own.
+    """
+    box = f'<div class="chart" id="{name}"></div>'
+    if least:
+        box = f'<div class="scroll"><div style="min-width: {least}rem">{box}</div></div>'
     below = f"<figcaption>{escape(caption)}</figcaption>" if caption else ""
-    return f'<figure>{heading}<div class="chart" id="{name}"></div>{below}</figure>'
+    return f"<figure>{_heading(title, level)}{above}{box}{below}</figure>"
 
 
-def table(title: str, head: Row, rows: Sequence[Row]) -> str:
-    """A heading and a table; an empty title leaves the heading out, an empty head makes a table of pairs."""
+def table(
+    title: str, head: Row, rows: Sequence[Row], *, level: int = 2, wide: bool = False, kinds: Sequence[str] = ()
+) -> str:
+    """A heading and a table; an empty title leaves the heading out, an empty head makes a table of pairs.
+
+    Every cell is escaped. A wide one scrolls in a box of its own; `kinds` are classes of the rows, if any.
+    """
 
     def cells(tag: str, row: Row) -> str:
         return "".join(f"<{tag}>{escape(cell)}</{tag}>" for cell in row)
 
-    heading = f"<h2>{escape(title)}</h2>\n" if title else ""
+    opened = [f'<tr class="{kind}">' for kind in kinds] or ["<tr>"] * len(rows)
     top = f"<thead><tr>{cells('th', head)}</tr></thead>" if any(head) else ""
-    lines = "\n".join(f"<tr>{cells('td', row)}</tr>" for row in rows)
-    kind = "" if any(head) else ' class="pairs"'
-    return f"{heading}<table{kind}>{top}<tbody>\n{lines}\n</tbody></table>"
+    lines = "\n".join(f"{tr}{cells('td', row)}</tr>" for tr, row in zip(opened, rows, strict=True))
+    kind = ' class="wide"' if wide else "" if any(head) else ' class="pairs"'
+    found = f"<table{kind}>{top}<tbody>\n{lines}\n</tbody></table>"
+    return _heading(title, level) + (f'<div class="scroll long" tabindex="0">{found}</div>' if wide else found)
 
 
-def wide(title: str, head: Row, rows: Sequence[Row]) -> str:
-    """A table of many columns, which scrolls by itself where the page is narrow."""
-    return f'<div class="wide">{table(title, head, rows)}</div>'
+def _heading(title: str, level: int) -> str:
+    return f"<h{level}>{escape(title)}</h{level}>\n" if title else ""
 
 
 def tiles(pairs: Sequence[tuple[str, str]]) -> str:
@@ -79,10 +92,10 @@ def tiles(pairs: Sequence[tuple[str, str]]) -> str:
     return f'<dl class="tiles">{cells}</dl>'
 
 
-def _scripts(charts: Mapping[str, Any]) -> str:
+def _scripts(charts: Mapping[str, dict[str, Any]]) -> str:
     if not charts:
         return ""
-    calls = "\n".join(_call(name, chart.to_dict()) for name, chart in charts.items())
+    calls = "\n".join(_call(name, spec) for name, spec in charts.items())
     return f"<script>{_library()}</script>\n<script>\n{calls}\n</script>"
 
 

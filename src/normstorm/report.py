@@ -183,12 +183,13 @@ def constant_rows(known: Constants) -> list[Row]:
     ]
 
 
-def _charts(found: Outcome) -> dict[str, Any]:
+def _charts(found: Outcome) -> dict[str, dict[str, Any]]:
     if not found.problem.is_exact:
         return {}
     trace, plan, problem = found.result.trace, found.result.plan, found.problem
-    return {
+    charts = {
         "gradient": curves.gradient_chart(trace, plan, found.question["target"]),
         "value": curves.value_chart(trace, plan, problem.infimum, problem.infimum_kind),
         "error": curves.error_chart(trace, plan),
     }
+    return {name: chart.to_dict() for name, chart in charts.items()}

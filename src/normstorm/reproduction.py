@@ -51,7 +51,7 @@ def save(found: Report, path: Path) -> None:
 
 def page(found: Report) -> str:
     """The whole page."""
-    charts = {c["name"]: curves.lines(c["chart"]) for c in found["claims"] if c["chart"] is not None}
+    charts = {c["name"]: curves.lines(c["chart"]).to_dict() for c in found["claims"] if c["chart"] is not None}
     body = "\n".join(_sections(found))
     date = f"{datetime.fromisoformat(found['date']):%d %B %Y}"
     return pages.document(f"normstorm reproduce: {date}", "The claims, checked", date, body, charts)
@@ -69,7 +69,7 @@ def _sections(found: Report) -> Iterator[str]:
         if claim["chart"] is not None:
             yield pages.figure(claim["name"], "", "")
         if claim["rows"]:
-            yield pages.wide("", tuple(claim["rows"][0]), _cells(claim["rows"]))
+            yield pages.table("", tuple(claim["rows"][0]), _cells(claim["rows"]), wide=True)
         yield pages.table("", ("", ""), _figures(claim))
         yield "".join(f"<p>{escape(note)}</p>" for note in claim["notes"])
     yield pages.table("Versions", ("", ""), [*found["versions"].items()])

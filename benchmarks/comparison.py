@@ -1,0 +1,116 @@
+"""Every system side by side: the speed of a comparison, the table of the README, and rates of tuned methods.
+
+    python benchmarks/comparison.py [--only speed|table|slopes] [--threads n]
+
+speed    25 algorithms x 3 problems x 200 seeds x 100,000 sample gradients with default settings: seconds, compilation
+         included
+table    every algorithm, tuned alike, on four problems: sample gradients to a small target
+slopes   tuned methods on the noisy valley at budgets over three decades
+
+Writes results/comparison-*.json with the date and the kind of machine, and puts the tables into README.md and
+docs/how-to-choose.md between their markers. On two cores the table takes most of an hour.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from machine import describe
+from pages import choice_table, publish, rates_table, speed_line
+
+from normstorm.lab.compare import TUNED, Board, Row, board
+from normstorm.lab.spec import Spec
+from normstorm.lab.summary import finite, rows, targets, verdicts
+from normstorm.problems import registry
+
+RESULTS = Path(__file__).parent / "results"
+# Those that run on every vector problem, and SVRG, SAGA and SARAH left out: they need a finite sum.
+QUICK = (
+    *("normalized_storm", "momentum_nsgd", "sgd", "momentum_sgd", "normalized_sgd", "nigt", "agnostic_nsgd"),
+    *("clipped_sgd", "soft_clipped_sgd", "mixed_clipping", "generalized_signsgd", "sign_storm"),
+    *("generalized_signstorm", "adagrad_norm", "super_adam", "storm", "storm_plus", "meta_storm", "meta_storm_sg"),
+    *("meta_storm_na", "hybrid_sarah_sgd", "spider_2", "l0l1_spider", "page", "mars"),
+)
+SPEED = Spec(("exp-quad", "noisy-valley", "dro-chi2"), QUICK, budget=100_000, seeds=200)
+TABLE = Spec(("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad"), budget=100_000, seeds=128, tune=True)
+DECADES = (1_000, 10_000, 100_000, 1_000_000)
+RATED = ("normalized_storm", "momentum_nsgd", "normalized_sgd", "sgd", "momentum_sgd", "storm", "meta_storm")
+
+
+def boards(spec: Spec, threads: int | None) -> list[Board]:
+    found = []
+    for place in spec.problems:
+        started = time.monotonic()
+        found.append(board(spec, place, registry.get(place), threads=threads))
+        print(f"{place}: {time.monotonic() - started:.0f} s", flush=True)
+    return found
+
+
+def machine() -> dict[str, Any]:
+    return {**describe(), "jax": jax.__version__, "numpy": np.__version__}
+
+
+def speed(threads: int | None) -> None:
+    started = time.monotonic()
+    found = boards(SPEED, threads)
+    seconds = time.monotonic() - started
+    runs = sum(row.measured is not None for b in found for row in b.rows)
+    asked = sum(b.asked for b in found)
+    report = {"machine": machine(), "spec": asdict(SPEED), "seconds": seconds, "runs": runs, "sample_gradients": asked}
+    text = speed_line(report)
+    publish(RESULTS / "comparison-speed.json", report, "how-to-choose.md", "comparison-speed", text)
+    print(text)
+
+
+def table(threads: int | None) -> None:
+    started = time.monotonic()
+    found = boards(TABLE, threads)
+    report = {
+        "machine": machine(),
+        "spec": asdict(TABLE),
+        "seconds": time.monotonic() - started,
+        "problems": [{"problem": b.place, "exact": b.exact, "targets": list(b.targets)} for b in found],
+        **{name: finite(make(found)) for name, make in (("rows", rows), ("targets", targets), ("verdicts", verdicts))},
+    }
+    publish(RESULTS / "comparison-table.json", report, "../README.md", "comparison-table", choice_table(report))
+    print(choice_table(report))
+
+
+def slopes(threads: int | None) -> None:
+    started, found = time.monotonic(), []
+    for budget in DECADES:
+        spec = Spec(("noisy-valley",), RATED, budget=budget, seeds=128, tune=True, targets=(0.1,))
+        (one,) = boards(spec, threads)
+        found.extend(_rate(budget, row, one) for row in one.rows if row.kind == TUNED and None in row.goals)
+    report = {"machine": machine(), "budgets": DECADES, "seconds": time.monotonic() - started, "rows": found}
+    publish(RESULTS / "comparison-slopes.json", report, "how-to-choose.md", "comparison-slopes", rates_table(report))
+    print(rates_table(report))
+
+
+def _rate(budget: int, row: Row, found: Board) -> dict[str, Any]:
+    assert row.measured is not None
+    seen = found.seen(row, None)
+    return {"algorithm": row.algorithm, "budget": budget, **seen._asdict(), "settings": row.measured.settings}
+
+
+PARTS = {"speed": speed, "table": table, "slopes": slopes}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", choices=PARTS)
+    parser.add_argument("--threads", type=int)
+    given = parser.parse_args()
+    for name, part in PARTS.items():
+        if given.only in (None, name):
+            part(given.threads)
+
+
+if __name__ == "__main__":
+    main()

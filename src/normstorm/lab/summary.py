@@ -1,0 +1,224 @@
+"""A comparison as flat tables: what JSON, Parquet files, the terminal and the page are made of.
+
+Infinite stands for "not within the budget" and for divergence; in JSON it is null.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import shlex
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ..outcome import versions
+from .compare import TUNED, Board, Row, outcome
+from .quantiles import estimate, rank
+from .spec import Spec
+
+SPEC = "spec.toml"
+POINTS = 60
+LEVELS = {"q05": 0.05, "median": 0.5, "q95": 0.95}
+NAMES = ("problem", "algorithm", "kind", "setting")
+COUNTS = ("steps", "seeds", "diverged", "searched")
+QUANTILES = ("median", "low", "high", "q95", "q95_low", "q95_high")
+FINALS = tuple(f"final_{part}" for part in QUANTILES)
+TABLES = {
+    "rows": (*NAMES, "reason", "parameters", *COUNTS, *FINALS),
+    "targets": (*NAMES, "target", "tuned_for_it", "reached", *QUANTILES),
+    "verdicts": ("problem", "target", "winner", "tied"),
+    "bands": (*NAMES, "cost", *LEVELS),
+    "seeds": (*NAMES, "seed", "final"),
+}
+TYPES = {
+    **dict.fromkeys((*NAMES, "reason", "parameters", "winner"), pa.string()),
+    **dict.fromkeys((*COUNTS, "cost"), pa.int64()),
+    "seed": pa.uint64(),
+    "tuned_for_it": pa.bool_(),
+    "tied": pa.list_(pa.string()),
+}  # all other columns are float64
+Table = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Boards, and everything that is told of them."""
+
+    spec: Spec
+    boards: tuple[Board, ...]
+    seconds: float
+    date: datetime
+    report: str
+
+    @property
+    def place(self) -> Path:
+        """The directory of the page and the tables."""
+        return Path(self.report).parent
+
+    @property
+    def command(self) -> str:
+        """Repeats the comparison, whatever the defaults become."""
+        return shlex.join(["normstorm", "compare", "--spec", str(self.place / SPEC), "--out", str(self.place)])
+
+    @property
+    def asked(self) -> int:
+        """Sample gradients of all runs, searches included."""
+        return sum(board.asked for board in self.boards)
+
+    @property
+    def searched(self) -> int:
+        """Sample gradients of all searches."""
+        return sum(sum(board.searches.values()) for board in self.boards)
+
+    @cached_property
+    def rows(self) -> Table:
+        return rows(self.boards)
+
+    @cached_property
+    def targets(self) -> Table:
+        return targets(self.boards)
+
+    @cached_property
+    def verdicts(self) -> Table:
+        return verdicts(self.boards)
+
+    @cached_property
+    def bands(self) -> Table:
+        return bands(self.boards)
+
+    @cached_property
+    def seeds(self) -> Table:
+        return seeds(self.boards, self.spec.first_seed)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON-ready, without the tables that have a row for every seed or every point of a curve."""
+        problems = [
+            {
+                "problem": b.place,
+                "exact": b.exact,
+                "targets": list(b.targets),
+                "constants": b.constants,
+                "scales": b.scales,
+            }
+            for b in self.boards
+        ]
+        return {
+            "spec": asdict(self.spec),
+            "problems": problems,
+            **{name: finite(getattr(self, name)) for name in ("rows", "targets", "verdicts")},
+            "sample_gradients": self.asked,
+            "searched": self.searched,
+            "seconds": self.seconds,
+            "date": self.date.isoformat(timespec="seconds"),
+            "versions": versions(),
+            "command": self.command,
+            "report": self.report,
+        }
+
+
+def rows(boards: Sequence[Board]) -> Table:
+    """One row for every setting that ran, and for every algorithm that could not."""
+    return [_row(board, row) for board in boards for row in board.rows]
+
+
+def _name(row: Row) -> dict[str, Any]:
+    return {"problem": row.problem, "algorithm": row.algorithm, "kind": row.kind, "setting": row.label}
+
+
+def _row(board: Board, row: Row) -> dict[str, Any]:
+    found: dict[str, Any] = {**_name(row), "reason": row.reason, "parameters": None}
+    found |= dict.fromkeys((*COUNTS, *FINALS))
+    if row.measured is None:
+        return found
+    m = row.measured
+    finals = outcome(m, None, board.budget)
+    middle, tail = estimate(finals, 0.5), estimate(finals, 0.95)
+    found["parameters"] = json.dumps(m.settings)
+    found |= dict(zip(COUNTS, (m.steps, finals.size, m.diverged, row.searched), strict=True))
+    return found | dict(zip(FINALS, (*middle, *tail), strict=True))
+
+
+def targets(boards: Sequence[Board]) -> Table:
+    """For every setting and target the sample gradients to reach it: median, 95 %, their intervals, share of seeds."""
+    return [
+        _target(board, row, goal)
+        for board in boards
+        for row in board.rows
+        if row.measured is not None
+        for goal in board.targets
+    ]
+
+
+def _target(board: Board, row: Row, goal: float) -> dict[str, Any]:
+    assert row.measured is not None
+    costs = outcome(row.measured, goal, board.budget)
+    middle, tail = estimate(costs, 0.5), estimate(costs, 0.95)
+    return {
+        **_name(row),
+        "target": goal,
+        "tuned_for_it": row.kind == TUNED and goal in row.goals,
+        "reached": float(np.mean(np.isfinite(costs))),
+        **dict(zip(QUANTILES, (*middle, *tail), strict=True)),
+    }
+
+
+def verdicts(boards: Sequence[Board]) -> Table:
+    """For every problem and goal (a target, or the average at the budget: null) the winner, or who cannot be told."""
+    found = []
+    for board in boards:
+        for goal in (*board.targets, None):
+            verdict = board.verdict(goal)
+            winner = None if verdict.winner is None else verdict.winner.algorithm
+            tied = [row.algorithm for row in verdict.tied]
+            found.append({"problem": board.place, "target": goal, "winner": winner, "tied": tied})
+    return found
+
+
+def bands(boards: Sequence[Board]) -> Table:
+    """Quantiles over the seeds of the average gradient norm, at costs common to all settings of a problem."""
+    return [band for board in boards for row in board.rows if row.measured is not None for band in _band(board, row)]
+
+
+def _band(board: Board, row: Row) -> Iterator[dict[str, Any]]:
+    assert row.measured is not None
+    seen = row.measured.paths
+    first, last = np.max(seen.cost[:, 0]), np.max(seen.cost[:, -1])  # a seed that diverges asks no more
+    costs = np.unique(np.rint(np.geomspace(1, board.budget, POINTS)))
+    costs = costs[(costs >= first) & (costs <= last)]
+    values = np.sort(seen.at(costs), axis=0)
+    counted = {name: values[rank(len(values), q) - 1] for name, q in LEVELS.items()}
+    for i, cost in enumerate(costs):
+        yield {**_name(row), "cost": int(cost), **{name: float(v[i]) for name, v in counted.items()}}
+
+
+def seeds(boards: Sequence[Board], first_seed: int) -> Table:
+    """For every setting and seed the average gradient norm at the budget; infinite if it diverged."""
+    return [
+        {**_name(row), "seed": first_seed + i, "final": float(final)}
+        for board in boards
+        for row in board.rows
+        if row.measured is not None
+        for i, final in enumerate(outcome(row.measured, None, board.budget))
+    ]
+
+
+def parquet(found: Comparison, name: str) -> bytes:
+    """The content of a Parquet file, with the same columns and types whatever came out."""
+    schema = pa.schema([(column, TYPES.get(column, pa.float64())) for column in TABLES[name]])
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(getattr(found, name), schema), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def finite(table: Table) -> Table:
+    """For JSON: null in place of what is not finite."""
+    return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in table]

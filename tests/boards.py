@@ -1,0 +1,53 @@
+"""Comparisons made by hand, for tests of what is said about them."""
+
+from datetime import UTC, datetime
+
+import numpy as np
+
+from normstorm import Constants
+from normstorm.engine.algorithms import CATALOGUE
+from normstorm.lab.compare import DEFAULT, THEOREM, TUNED, Board, Measured, Row
+from normstorm.lab.methods import Scales
+from normstorm.lab.paths import Paths
+from normstorm.lab.spec import Spec
+from normstorm.lab.summary import Comparison
+
+BUDGET, SEEDS, TARGETS = 1000, 20, (0.4, 0.2)
+COSTS = np.unique(np.rint(np.geomspace(1, BUDGET, 24)))
+KNOWN = Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1, noise="mean-square")
+SCALES = {"L0": 1.0, "L1": 0.0, "grad_norm": 1.0, "sigma": 1.0, "gap": 1.0, "budget": BUDGET, "size": None}
+REASON = "algorithm: x must be a matrix or a pytree of matrices; got a leaf of shape (3,)"
+assert Scales(**SCALES).length == 1
+
+
+def measured(speed: float, lost: int = 0, seeds: int = SEEDS) -> Measured:
+    """Averages 1/(1 + speed * cost), a little different from seed to seed; the last seeds diverge in the middle."""
+    speeds = speed * np.linspace(0.9, 1.1, seeds)
+    mean = 1 / (1 + speeds[:, None] * COSTS)
+    mean[seeds - lost :, len(COSTS) // 2 :] = np.inf
+    cost = np.tile(COSTS, (seeds, 1))
+    return Measured({"eta": speed, "K": 1}, BUDGET, lost, seeds * BUDGET, Paths(cost, mean))
+
+
+def board(
+    place: str, speeds: dict[str, float | None], *, lost: dict[str, int] | None = None, tune: bool = True
+) -> Board:
+    """Default, theorem and (with `tune`) tuned rows of these speeds; None: cannot run."""
+    rows = []
+    for name, speed in speeds.items():
+        if speed is None:
+            rows.append(Row(place, name, DEFAULT, DEFAULT, reason=REASON))
+            continue
+        gone = (lost or {}).get(name, 0)
+        rows.append(Row(place, name, DEFAULT, DEFAULT, measured(speed, gone)))
+        rows.append(Row(place, name, THEOREM, "constants known, expectation", measured(speed / 3, gone)))
+        if tune:
+            label = "tuned for the budget, 0.4, 0.2"
+            rows.append(Row(place, name, TUNED, label, measured(2 * speed, gone), None, (None, *TARGETS), 54_000))
+    return Board(place, True, BUDGET, TARGETS, KNOWN.to_dict(), SCALES, tuple(rows))
+
+
+def comparison(boards: list[Board], *, tune: bool = True, report: str = "there/compare.html") -> Comparison:
+    names = tuple(name for name in CATALOGUE if any(name == row.algorithm for b in boards for row in b.rows))
+    spec = Spec(tuple(b.place for b in boards), names, BUDGET, SEEDS, TARGETS, tune)
+    return Comparison(spec, tuple(boards), 12.5, datetime(2026, 1, 2, tzinfo=UTC), report)

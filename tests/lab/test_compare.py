@@ -1,0 +1,260 @@
+"""Comparisons: equal budgets, seeds apart, verdicts, tables, the page and the terminal."""
+
+import io
+import json
+from dataclasses import replace
+from threading import Event
+from types import SimpleNamespace
+
+import boards
+import jax
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from rich.console import Console
+
+from normstorm.engine.algorithms import CATALOGUE
+from normstorm.lab import compare
+from normstorm.lab.compare import DEFAULT, TUNED, Bench, board
+from normstorm.lab.compare_page import page
+from normstorm.lab.compare_tables import report
+from normstorm.lab.compare_words import interval, listed, mean_ranks, number, verdict
+from normstorm.lab.methods import METHODS, build, scales
+from normstorm.lab.quantiles import Estimate
+from normstorm.lab.spec import Spec, make
+from normstorm.lab.summary import TABLES, parquet
+from normstorm.problems import registry
+
+BUDGET, SEEDS = 2000, 8
+SPEEDS = {"sgd": 0.01, "storm": 0.02, "momentum_sgd": 0.0101, "nigt": 0.0001, "muon": None}
+
+
+def small(**changes: object) -> Spec:
+    given = {"problems": ["exp-quad"], "algorithms": ["sgd", "momentum_sgd", "page", "muon"]}
+    return make(given | {"budget": BUDGET, "seeds": SEEDS, "tune-seeds": 4} | changes)
+
+
+@pytest.fixture(scope="module")
+def bench() -> Bench:
+    return Bench(small(), "exp-quad", registry.get("exp-quad"), 1, None)
+
+
+@pytest.fixture(scope="module")
+def real():
+    """Three programs are compiled for it."""
+    with jax.enable_x64(True):
+        (found,) = compare.compare(small(), [registry.get("exp-quad")])
+    return found
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
+    """No run is made; what would be run is written down, and larger steps do better."""
+    found = []
+
+    def run(problem, algorithm, x, steps, seeds, *, records, average, threads, progress):
+        size = getattr(problem, "size", None)
+        asked = int(algorithm.cost(steps, size))
+        found.append(SimpleNamespace(algorithm=algorithm, steps=steps, seeds=list(seeds), cost=asked, average=average))
+        n, mean = len(seeds), np.array([0.1, 0.01 + 0.001 * (len(found) % 7)])
+        return SimpleNamespace(
+            diverged_at=np.zeros(n),
+            cost=np.full(n, asked),
+            record_steps=np.array([1, steps]),
+            record_cost=np.tile([algorithm.cost(1, size), asked], (n, 1)),
+            running_mean=np.tile(mean, (n, 1)),
+            grad_norm=np.tile(mean, (n, 1)),
+            mean_grad_norm=np.full(n, mean[1]),
+        )
+
+    monkeypatch.setattr(compare, "run", run)
+    return found
+
+
+@pytest.mark.parametrize("place", ["noisy-valley", "least-squares"])
+def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], place: str) -> None:
+    problem = registry.get(place)
+    size = getattr(problem, "size", None)
+    spec = Spec((place,), budget=BUDGET, seeds=6, tune=True, tune_seeds=3, first_seed=10)
+    found = board(spec, place, problem, threads=1)
+    for call in calls:
+        if call.algorithm.name == "page":
+            steps = call.algorithm.steps(BUDGET, size)
+            assert steps < call.steps <= 1.1 * steps + 1, "its coins decide; paths are cut at the budget"
+        else:
+            assert call.cost <= BUDGET < call.algorithm.cost(call.steps + 1, size)
+        assert call.average == (size is None) == found.exact
+    assert {tuple(call.seeds) for call in calls} == {tuple(range(10, 16)), tuple(range(16, 19))}
+    searched = [call for call in calls if call.seeds[0] == 16]
+    assert found.asked == sum(call.cost * len(call.seeds) for call in calls)
+    assert sum(found.searches.values()) == sum(call.cost * 3 for call in searched)
+    ran = {row.algorithm for row in found.rows if row.kind == TUNED}
+    refused = {row.algorithm: row.reason for row in found.rows if row.reason is not None}
+    assert ran | refused.keys() == CATALOGUE.keys() and not ran & refused.keys()
+    assert ("svrg" in refused) == (size is None) and "matrix" in refused["muon"]
+    for name in ran:
+        goals = [goal for row in found.rows if row.algorithm == name for goal in row.goals]
+        assert sorted(goals, key=str) == sorted((None, *found.targets), key=str), "one setting for every goal"
+    with_restarts = [c.algorithm.estimator.S1 for c in searched if c.algorithm.name == "spider_2"]
+    assert set(with_restarts) == {400, 64}, "2500 samples are more than the budget"
+
+
+def test_what_the_budget_does_not_pay_has_a_reason(calls: list[SimpleNamespace]) -> None:
+    spec = Spec(("noisy-valley",), ("sgd", "spider_2"), budget=100, seeds=2, tune=True)
+    found = board(spec, "noisy-valley", registry.get("noisy-valley"), threads=1)
+    assert [row.reason for row in found.rows if row.algorithm == "spider_2"] == [
+        "spider_2: budget must be at least the cost 400 of the first step; got budget=100"
+    ]
+
+
+def test_the_search_takes_the_best_median(calls: list[SimpleNamespace]) -> None:
+    def tried(*finals: float) -> list:
+        return [replace(boards.measured(1.0), settings={"i": i}, paths=_flat(final)) for i, final in enumerate(finals)]
+
+    assert compare._choose(tried(3.0, 1.0, 2.0), [None], 10) == [({"i": 1}, (None,))]
+    assert compare._choose(tried(3.0, 1.0, 2.0), [None, 2.5, 0.5], 10) == [({"i": 1}, (None, 2.5, 0.5))]
+
+
+def _flat(level: float) -> compare.Paths:
+    return compare.Paths(np.tile([level, 10.0], (5, 1)), np.full((5, 2), level))
+
+
+def test_targets_lie_below_the_start() -> None:
+    known = scales(registry.get("exp-quad"), 10)  # ||grad F(x_1)|| = 3.69
+    made = [replace(boards.measured(1.0), paths=_flat(level)) for level in (0.5, 2.0)]
+    assert compare._targets(made, known) == (2.0, 1.0, 0.63)
+    assert compare._targets(made[1:], known) == (2.5,), "the start meets 4 and 8"
+    assert compare._targets([replace(made[0], paths=_flat(np.inf))], known) == ()
+
+
+def test_real_rows(real) -> None:
+    rows = {(row.algorithm, row.kind): row for row in real.rows}
+    assert rows["muon", DEFAULT].measured is None and rows["muon", DEFAULT].reason is not None
+    for name in ("sgd", "momentum_sgd", "page"):
+        measured = rows[name, DEFAULT].measured
+        algorithm = build(name, measured.settings)
+        assert measured.settings == METHODS[name].default(scales(registry.get("exp-quad"), BUDGET))
+        assert measured.paths.cost.shape[0] == SEEDS and measured.diverged == 0
+        if name == "page":
+            assert np.any(np.ptp(measured.paths.cost, axis=0) > 0)
+        else:
+            assert np.all(measured.paths.cost[:, -1] == BUDGET) and measured.cost == SEEDS * BUDGET
+            assert algorithm.cost(measured.steps) == BUDGET
+    assert real.targets and all(target < 3.7 for target in real.targets)
+    assert real.verdict(real.hardest).winner is not None or len(real.verdict(real.hardest).tied) > 1
+
+
+def test_samples_are_the_same_for_equal_batches(bench: Bench, real) -> None:
+    """With all weight on the fresh gradient momentum is SGD, if both see the same samples."""
+    with jax.enable_x64(True):
+        plain = next(row.measured for row in real.rows if row.algorithm == "sgd")
+        other = bench._one("momentum_sgd", plain.settings | {"alpha": 1.0}, bench.seeds, Event())
+        later = bench._one("momentum_sgd", plain.settings | {"alpha": 1.0}, bench.tuning_seeds, Event())
+    assert other.paths.mean == pytest.approx(plain.paths.mean, rel=1e-12)
+    assert np.all(later.paths.mean[:4, 3:] != plain.paths.mean[:4, 3:]), "other seeds, other samples"
+
+
+def test_divergence_is_infinite_and_told(bench: Bench, real) -> None:
+    with jax.enable_x64(True):
+        lost = bench._one("sgd", {"eta": 1e6}, bench.seeds, Event())
+    assert lost.diverged == SEEDS and np.all(np.isinf(lost.paths.final(BUDGET)))
+    rows = tuple(replace(row, measured=lost) if row.algorithm == "sgd" else row for row in real.rows)
+    broken = replace(real, rows=rows)
+    row = next(row for row in rows if row.algorithm == "sgd")
+    assert all(broken.seen(row, goal).value == np.inf for goal in (None, *real.targets))
+    found = boards.comparison([broken], tune=False)
+    told = next(r for r in found.rows if r["algorithm"] == "sgd")
+    assert told["diverged"] == SEEDS and told["final_median"] == np.inf
+    assert "8 diverged seeds count as infinite, in settings of sgd." in page(found)
+    assert "sgd" not in {verdict(broken, goal)[0] for goal in (None, *real.targets)}
+
+
+def test_a_single_divergence_is_in_the_quantiles() -> None:
+    made = boards.board("x", {"sgd": 1.0}, lost={"sgd": 1}, tune=False)
+    found = boards.comparison([made])
+    last = [b for b in found.bands if b["kind"] == DEFAULT][-1]
+    assert last["cost"] == boards.BUDGET, "the others go on"
+    assert last["median"] < np.inf and [s["final"] for s in found.seeds if s["kind"] == DEFAULT].count(np.inf) == 1
+    many = boards.comparison([boards.board("x", {"sgd": 1.0}, lost={"sgd": 2}, tune=False)])
+    assert [b for b in many.bands if b["kind"] == DEFAULT][-1]["q95"] == np.inf
+
+
+def test_verdicts() -> None:
+    apart = boards.board("x", {"sgd": 0.01, "storm": 0.02, "muon": None})
+    assert apart.verdict(0.2).winner.algorithm == "storm" and apart.verdict(0.2).winner.kind == TUNED
+    assert apart.verdict(None).winner.algorithm == "storm" and apart.verdict(None).tied == ()
+    close = boards.board("x", {"sgd": 0.01, "storm": 0.0101, "nigt": 0.0001})
+    found = close.verdict(0.2)
+    assert found.winner is None and [row.algorithm for row in found.tied] == ["storm", "sgd"]
+    nobody = boards.board("x", {"sgd": 0.0001, "storm": 0.0002})
+    assert nobody.verdict(0.2) == compare.Verdict(None, ()) and nobody.hardest is None
+    assert nobody.verdict(None).winner.algorithm == "storm"
+    untuned = boards.board("x", {"sgd": 0.01, "storm": 0.02}, tune=False)
+    assert untuned.verdict(0.4).winner.kind == DEFAULT and untuned.hardest == 0.2
+    assert boards.board("x", {"sgd": 0.001}).hardest == 0.4, "tuned, it has 0.33 at the budget"
+
+
+def test_words() -> None:
+    assert [number(v) for v in (12345, 0.012345, 99.96, 1, 0, 123456789, 2e13)] == [
+        *("12,300", "0.0123", "100", "1", "0", "123,000,000", "2e+13"),
+    ]
+    inf = np.inf
+    assert interval(Estimate(5000, 4000, inf), 0.1) == "5,000 [4,000, > budget]"
+    assert interval(Estimate(inf, 4000, inf), 0.1) == "> budget [4,000, > budget]"
+    assert interval(Estimate(inf, inf, inf), 0.1) == "> budget"
+    assert interval(Estimate(inf, inf, inf), None) == "diverged"
+    assert interval(Estimate(0.5, 0.4, inf), None) == "0.5 [0.4, ∞]", "few seeds are no divergence"
+    assert listed(list("abcd")) == "a, b, c, d" and listed(list("abcdef")) == "a, b, c, d and 2 more"
+    many = boards.board("x", {name: 0.01 for name in [*CATALOGUE][:6]})
+    assert verdict(many, 0.2)[0].endswith(" and 2 more") and verdict(many, 0.2)[0].startswith("undecided: ")
+    nobody = boards.board("x", {"sgd": 0.0001})
+    assert verdict(nobody, 0.2) == ("nobody within the budget", "")
+    assert mean_ranks(made()) == {"sgd": 3.5, "momentum_sgd": 2, "nigt": 3.5, "storm": 1, "muon": 5}
+
+
+def made(**changes: object):
+    second = {"sgd": 0.02, "storm": 0.019, "momentum_sgd": 0.018, "nigt": 0.0001, "muon": None}
+    first = boards.board("noisy-valley", SPEEDS)
+    return boards.comparison([first, boards.board("<b>own</b> & 'mine'.py:x", second, lost={"sgd": 20})])
+
+
+def test_tables_read_back() -> None:
+    found = made()
+    for name in TABLES:
+        back = pq.read_table(io.BytesIO(parquet(found, name))).to_pylist()
+        assert back == getattr(found, name) and back, name
+    text = json.dumps(found.to_dict(), allow_nan=False)
+    assert json.loads(text)["sample_gradients"] == found.asked == 2 * 4 * (3 * 20_000 + 54_000)
+    nothing = boards.comparison([boards.board("x", {"muon": None})])
+    types = [pq.read_schema(io.BytesIO(parquet(c, "targets"))) for c in (found, nothing)]
+    assert types[0].equals(types[1]), "columns and types do not depend on what came out"
+
+
+def test_page() -> None:
+    found = made()
+    text = page(found)
+    assert all(text.count(f"<td>{name}</td>") >= 8 for name in SPEEDS if name != "muon")
+    assert f"Cannot run: muon ({boards.REASON.partition(': ')[2]})" in text.replace("&#x27;", "'")
+    assert "<b>own" not in text and "&lt;b&gt;own&lt;/b&gt; &amp; &#x27;mine&#x27;.py:x" in text
+    assert "seeds = 20\ntargets = [0.4, 0.2]\ntune = true" in text
+    assert found.command in text and f"{found.asked:,} sample gradients" in text
+    assert [name for name in ("heat", "curves-0", "curves-1") if f'vegaEmbed("#{name}"' not in text] == []
+    assert "diverged" in text and "54,000" in text and "theorem: constants known, expectation" in text
+    assert 'class="theorem"' in text and 'class="tuned"' in text and 'class="default"' in text
+    nothing = page(boards.comparison([boards.board("x", {"muon": None})]))
+    assert "nobody within the budget" in nothing and "nan" not in nothing.partition("<script>")[0]
+
+
+def test_terminal() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=80, highlight=False)
+    for part in report(made()):
+        console.print(part, soft_wrap=isinstance(part, str), markup=False)
+    text = out.getvalue()
+    lines = text.splitlines()
+    assert lines[-1] == "page: there/compare.html"
+    assert all(len(line) <= 80 for line in lines if not line.startswith("tables: "))
+    words = " ".join(text.split())
+    assert "undecided: storm" in words and "Cannot run: muon (x must be a matrix" in words
+    row = next(line for line in lines if line.startswith("nigt"))
+    assert row.split() == ["nigt", "tuned", "0.833", *2 * [">", "budget"], "0"]
