@@ -60,12 +60,13 @@ def test_normalized_sgd(place: str) -> None:
     assert only("normalized_sgd", place) == pytest.approx({"eta": eta, "K": K[i]})
 
 
+@pytest.mark.parametrize("budget", [1, BUDGET])  # each of the two terms is the smaller one once
 @pytest.mark.parametrize("place", ["noisy-valley", "least-squares"])
-def test_sgd(place: str) -> None:
+def test_sgd(place: str, budget: int) -> None:
     problem, c = given(place)
     L = problem.objective_smoothness()[0]
-    eta = np.minimum(1 / (L * (1 + c.sigma1**2)), np.sqrt(2 * c.gap / (L * c.sigma0**2 * BUDGET)))
-    assert only("sgd", place) == pytest.approx({"eta": eta})
+    eta = np.minimum(1 / (L * (1 + c.sigma1**2)), np.sqrt(2 * c.gap / (L * c.sigma0**2 * budget)))
+    assert only("sgd", place, budget) == pytest.approx({"eta": eta})
 
 
 @pytest.mark.parametrize("place", ["noisy-valley", "dro-cvar"])
@@ -115,8 +116,8 @@ def test_what_does_not_apply_says_nothing(name: str) -> None:
 
 def test_everything_builds_or_is_left_out() -> None:
     assert THEOREMS.keys() <= CATALOGUE.keys() and theorems("adagrad_norm", registry.get("noisy-valley"), BUDGET) == []
-    for place in ("separable-logistic", "chain", "exp-quad"):
+    for place in ("separable-logistic", "exp-quad"):
         problem = registry.get(place)
         for name in THEOREMS:
-            for found in (*theorems(name, problem, 1), *theorems(name, problem, 100), *theorems(name, problem, BUDGET)):
+            for found in (*theorems(name, problem, 1), *theorems(name, problem, BUDGET)):
                 build(name, found.settings)
