@@ -17,9 +17,9 @@ Report = Mapping[str, Any]
 SUMMARY = ("name", "claim", "verdict", "seconds")
 MARKS = {True: "yes", False: "no"}
 INTRODUCTION = (
-    "Each claim is a sentence with a place, a measurement, and rules with margins; where a pilot changed a setting or a "
-    "range, the notes say so. A claim holds if all its judged rules do. Rules that are not judged are comparisons that "
-    "the source does not certainly make; they are shown with what was seen and do not count."
+    "Each claim is a sentence with a place, a measurement, and rules with margins; where a pilot changed a setting or "
+    "a range, the notes say so. A claim holds if all its judged rules do. Rules that are not judged are comparisons "
+    "that the source does not certainly make; they are shown with what was seen and do not count."
 )
 
 
