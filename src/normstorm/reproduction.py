@@ -17,9 +17,9 @@ Report = Mapping[str, Any]
 SUMMARY = ("name", "claim", "verdict", "seconds")
 MARKS = {True: "yes", False: "no"}
 INTRODUCTION = (
-    "Each claim is a sentence with a place, a measurement, and rules that were stated before it. A claim holds if all "
-    "its rules do. Rules that are not judged are comparisons that the source does not certainly make; they are shown "
-    "with what was seen and do not count."
+    "Each claim is a sentence with a place, a measurement, and rules with margins; where a pilot changed a setting or "
+    "a range, the notes say so. A claim holds if all its judged rules do. Rules that are not judged are comparisons "
+    "that the source does not certainly make; they are shown with what was seen and do not count."
 )
 
 
@@ -61,7 +61,7 @@ def _sections(found: Report) -> Iterator[str]:
     n = found["counts"]
     yield f"<p>{escape(INTRODUCTION)}</p>"
     yield pages.tiles([("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")])
-    yield pages.table("Summary", SUMMARY, _summary(found))
+    yield pages.wide("Summary", SUMMARY, _summary(found))
     for claim in found["claims"]:
         yield f"<h2>{escape(claim['title'])}: {escape(claim['verdict'])}</h2>"
         yield f"<p>{escape(claim['statement'])} <small>({escape(claim['place'])})</small></p>"
@@ -93,11 +93,11 @@ def _cells(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
 
 
 def shown(value: Any) -> str:
-    """A number in four digits, whole numbers in full; what was not finite is a dash."""
+    """A number in four digits, from 1000 on without decimals; what was not finite is a dash."""
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:,.0f}" if value.is_integer() and abs(value) >= 1000 else f"{value:.4g}"
+        return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
     return f"{value:,}" if isinstance(value, int) else str(value)
 
 

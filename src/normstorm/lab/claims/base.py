@@ -1,4 +1,4 @@
-"""What a claim is: words with a place, a measurement, and rules that were stated before it.
+"""What a claim is: words with a place, a measurement, and rules with margins.
 
 A measurement returns figures (named numbers), the rows of a table and, where it helps, the points of a chart. The
 rules read the figures alone, so that anyone can see what would have failed. A rule that is not judged is a comparison
