@@ -29,7 +29,7 @@ import numpy as np
 from machine import describe
 from pages import engine_table, publish
 
-from normstorm.compiler import apart, one_kernel
+from normstorm.compiler import one_kernel
 from normstorm.engine import lanes, normalized_storm, run
 from normstorm.engine.geometries import norm
 from normstorm.engine.layout import program_shape
@@ -148,20 +148,22 @@ def optax_contender() -> Callable[[int, int, int], None]:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), compiler_options={"xla_cpu_prefer_vector_width": 512})
-def floor_program(shape: lanes.Shape, d: int, part: str, x: jax.Array, seeds: jax.Array, blocks: Any) -> jax.Array:
+def floor_program(
+    shape: lanes.Shape, d: int, part: str, x: jax.Array, seeds: jax.Array, live: Any, blocks: Any
+) -> jax.Array:
     """One group of lanes: the noise of so many blocks alone, or two gradients and one exact norm a step alone.
 
-    What is read of the noise is known only when it runs, and read apart, so that nothing of it can be left out.
+    What is read of the noise is known only when it runs, so that nothing of it can be left out.
     """
     problem = Problem(d)
     words = lanes.Words(problem, normalized_storm(alpha=ALPHA, eta=ETA))
 
     def noise(block: Any, total: jax.Array) -> jax.Array:
-        drawn = lanes.draw_all(words, shape, seeds, block * shape.block)
-        some = apart(lambda drawn: jax.lax.dynamic_index_in_dim(drawn, block % shape.block, 0, keepdims=False), drawn)
+        drawn = lanes._draw_block(words, shape, seeds, live, block * shape.block)
+        some = jax.lax.dynamic_index_in_dim(drawn, block % shape.block, 0, keepdims=False)
         return total + some.ravel()[: total.size].reshape(x.shape)
 
-    fixed = lanes.draw_all(words, shape, seeds, 0)
+    fixed = lanes._draw_block(words, shape, seeds, live, 0)
 
     def gradients(block: Any, total: jax.Array) -> jax.Array:
         def ask(x: jax.Array, batch: jax.Array) -> jax.Array:
@@ -184,10 +186,11 @@ def floor(d: int, seeds: int, steps: int) -> None:
     W, first = shape.lanes, shape.axis == 0
     x = jnp.ones((W, d) if first else (d, W))
     for start in range(0, seeds, W):
+        live = min(W, seeds - start)
         keys = seed_words(range(start, start + W))
         laid = jnp.asarray(keys if first else keys.T)
         for part in ("noise", "gradients"):
-            floor_program(shape, d, part, x, laid, steps // shape.block).block_until_ready()
+            floor_program(shape, d, part, x, laid, live, steps // shape.block).block_until_ready()
 
 
 def contenders() -> dict[str, Callable[[int, int, int], None]]:

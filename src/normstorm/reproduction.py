@@ -61,7 +61,7 @@ def _sections(found: Report) -> Iterator[str]:
     n = found["counts"]
     yield f"<p>{escape(INTRODUCTION)}</p>"
     yield pages.tiles([("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")])
-    yield pages.wide("Summary", SUMMARY, _summary(found))
+    yield pages.table("Summary", SUMMARY, _summary(found), wide=True)
     for claim in found["claims"]:
         yield f"<h2>{escape(claim['title'])}: {escape(claim['verdict'])}</h2>"
         yield f"<p>{escape(claim['statement'])} <small>({escape(claim['place'])})</small></p>"

@@ -192,7 +192,7 @@ class Job:
 
             def join(*leaves: np.ndarray) -> np.ndarray:
                 whole = np.moveaxis(np.concatenate(leaves), axis if axis < 0 else 1 + before, 1)
-                return whole.reshape(-1, *whole.shape[2:])[:n]
+                return whole.reshape(whole.shape[0] * whole.shape[1], *whole.shape[2:])[:n]
 
             return jax.tree.map(join, *[part(call) for call in host])
 

@@ -11,7 +11,7 @@ GPU see `chip`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -219,9 +219,9 @@ def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any, zero: A
     return jax.vmap(function, in_axes=shape.axis, out_axes=shape.axis)(*lanes)
 
 
-def _laid(leaf: jax.Array) -> Any:
-    """Fix the order in memory; left alone, the compiler may choose another one and copy everything later."""
-    return with_layout_constraint(leaf, Layout(tuple(range(leaf.ndim))))  # type: ignore[no-untyped-call]
+def _laid(leaf: jax.Array, order: Sequence[int]) -> Any:
+    """Fix the order in memory, slowest axis first; left alone, the compiler mixes orders and vectorises less."""
+    return with_layout_constraint(leaf, Layout(tuple(order)))  # type: ignore[no-untyped-call]
 
 
 def _barrier(tree: Tree) -> Tree:
@@ -233,15 +233,36 @@ def draw_all(words: Words, shape: Shape, seeds: jax.Array, t: Any) -> Tree:
     """Samples of steps t + 1 .. t + block for every lane, the step on the first axis."""
 
     def draw(step: Any) -> Tree:
-        def one(seed: jax.Array) -> Tree:
-            return words.algorithm.draw(words.problem, step_key(seed, step))
+        return jax.vmap(
+            lambda seed: words.algorithm.draw(words.problem, step_key(seed, step)),
+            in_axes=shape.axis,
+            out_axes=shape.axis,
+        )(seeds)
 
-        if shape.wide:
-            return jax.vmap(one, in_axes=shape.axis, out_axes=shape.axis)(seeds)
-        return _over_lanes(shape, one, seeds)
+    return jax.vmap(draw)(t + 1 + jnp.arange(shape.block, dtype=jnp.int32))
 
-    drawn = jax.vmap(draw)(t + 1 + jnp.arange(shape.block, dtype=jnp.int32))
-    return drawn if shape.wide else jax.tree.map(_laid, drawn)
+
+def _draw_block(words: Words, shape: Shape, seeds: jax.Array, live: Any, t: Any) -> Tree:
+    """The same; small problems draw for every live lane, one after the other, so that empty lanes cost nothing."""
+    if shape.wide:
+        return draw_all(words, shape, seeds, t)
+    if shape.axis == 0:
+        return _barrier(jax.tree.map(lambda s: _laid(s, range(s.ndim)), draw_all(words, shape, seeds, t)))
+
+    def draw(seed: jax.Array) -> Tree:
+        steps = t + 1 + jnp.arange(shape.block, dtype=jnp.int32)
+        drawn = jax.vmap(lambda step: words.algorithm.draw(words.problem, step_key(seed, step)))(steps)
+        # The innermost loop must run over many steps, not over a few coordinates.
+        return jax.tree.map(lambda s: jnp.moveaxis(_laid(s, (*range(1, s.ndim), 0)), 0, -1), drawn)
+
+    by_lane = seeds.T
+    empty = jax.tree.map(lambda s: jnp.zeros((shape.lanes, *s.shape), s.dtype), jax.eval_shape(draw, by_lane[0]))
+
+    def fill(lane: Any, buffer: Tree) -> Tree:
+        return jax.tree.map(lambda b, s: _put(b, s, lane), buffer, draw(by_lane[lane]))
+
+    full = _barrier(jax.lax.fori_loop(0, live, fill, empty))
+    return _barrier(jax.tree.map(lambda b: jnp.swapaxes(b, 0, -1), full))
 
 
 def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: Any) -> tuple[Lane, Kept]:
@@ -341,7 +362,7 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Grou
     def block(group: Group) -> Group:
         t0 = group.t
         end = jnp.minimum(t0 + shape.block, stop)
-        noise = _barrier(draw_all(words, shape, group.lanes.seed, t0))
+        noise = _draw_block(words, shape, group.lanes.seed, live, t0)
 
         def segment(group: Group) -> Group:
             until = jnp.minimum(end, dates[group.row])
