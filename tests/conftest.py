@@ -1,6 +1,9 @@
 """Settings and fixtures shared by all tests."""
 
+import os
+import shutil
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,20 @@ from normstorm.cli import main
 
 settings.register_profile("normstorm", deadline=None, derandomize=True)
 settings.load_profile("normstorm")
+
+CACHE = "JAX_COMPILATION_CACHE_DIR"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Workers and commands of one session compile a program once; every session begins with nothing."""
+    if CACHE not in os.environ:
+        config.own_cache = os.environ[CACHE] = tempfile.mkdtemp(prefix="normstorm-")
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if hasattr(config, "own_cache"):
+        shutil.rmtree(config.own_cache, ignore_errors=True)
 
 
 @pytest.fixture

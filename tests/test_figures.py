@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
+ENGINE = "docs/how-the-engine-runs.md"
 
 
 @pytest.mark.parametrize(
@@ -15,9 +15,6 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
     [
         ("engine-cpu", "engine_table", ENGINE),
         ("engine-gpu", "gpu_table", ENGINE),
-        ("comparison-table", "choice_table", "README.md"),
-        ("comparison-slopes", "rates_table", CHOICE),
-        ("comparison-speed", "speed_line", CHOICE),
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, table: str, page: str) -> None:

@@ -64,7 +64,11 @@ def committed() -> dict:
     return json.loads((ROOT / "benchmarks" / "results" / "reproduce.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("name", CLAIMS)
+# Those of many programs take half a minute to compile.
+LONG = ("hybrid", "robust-regression", "constant-batch", "agnostic", "phase-retrieval", "sub-batch")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.study) if n in LONG else n for n in CLAIMS])
 def test_a_finding_is_well_formed(name: str) -> None:
     claim = CLAIMS[name]
     finding = claim.check(**TINY[name])

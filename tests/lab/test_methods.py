@@ -26,7 +26,7 @@ def test_every_setting_builds(name: str) -> None:
     for place in PLACES:
         known = scales(registry.get(place), 20_000)
         grid = [*method.grid(known)]
-        assert len(grid) == len(FACTORS) * len(method.values) <= 9 * 6
+        assert len(grid) == len(FACTORS) * len(method.values) <= 9 * 7
         assert grid[FACTORS.index(1.0)] == method.default(known), "the default is among what is tried"
         assert len({str(settings) for settings in grid}) == len(grid), "nothing is tried twice"
         for settings in grid:
