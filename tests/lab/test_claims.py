@@ -24,7 +24,7 @@ TINY = {
     "strong-growth": {"objectives": ("quadratic",), "horizons": (10, 30), "seeds": 2},
     "adaptivity": {"horizons": (10, 30), "seeds": 2},
     "constant-batch": {"targets": (2.0, 1.0, 0.5, 0.2), "observed": 2.0, "seeds": 2},
-    "lemmas": {"names": ("quadratic", "exp-quad"), "points": 20, "martingales": 50, "steps": 20},
+    "lemmas": {"names": ("quadratic", "matrix-regression"), "points": 20, "martingales": 50, "steps": 20},
     "no-log-t": {"horizons": (10**4, 10**6), "steps": 50, "seeds": 4},
     "phase-retrieval": {"problem": generalized.noisy_retrieval(60, 5), "iterations": 2, "steps": 21, "seeds": 2},
     "robust-regression": {"problem": generalized.stand_in(80, 5), "iterations": 2, "steps": 21, "seeds": 2},

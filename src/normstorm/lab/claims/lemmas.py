@@ -46,8 +46,9 @@ def _problem_row(name: str, seed: int, points: int) -> dict[str, Any]:
     L0, L1 = problem.objective_smoothness()
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True):
-        start = np.asarray(problem.start())
-        both = jax.jit(jax.vmap(lambda x: (problem.value(x), problem.full_grad(x))))
+        form = np.shape(problem.start())
+        start = np.ravel(problem.start())
+        both = jax.jit(jax.vmap(lambda x: (problem.value(x.reshape(form)), problem.full_grad(x.reshape(form)).ravel())))
         x = np.concatenate([start + r * rng.standard_normal((points, start.size)) for r in RADII])
         step = rng.standard_normal(x.shape)
         reach = (1 / L1 if L1 > 0 else 1.0) * 10 ** rng.uniform(-2, 0, (len(x), 1))
