@@ -43,7 +43,7 @@ def bench() -> Bench:
 def real():
     """Three programs are compiled for it."""
     with jax.enable_x64(True):
-        (found,) = compare.compare(small(), [registry.get("exp-quad")])
+        found = compare.board(small(), "exp-quad", registry.get("exp-quad"))
     return found
 
 

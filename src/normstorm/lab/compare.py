@@ -20,7 +20,7 @@ best are named together.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from threading import Event
@@ -142,14 +142,6 @@ class Board:
 def outcome(measured: Measured, goal: float | None, budget: int) -> np.ndarray:
     """For every seed, what is to be small."""
     return measured.paths.final(budget) if goal is None else measured.paths.reaches(goal, budget)
-
-
-def compare(
-    spec: Spec, problems: Sequence[Any], *, threads: int | None = None, progress: Progress | None = None
-) -> Iterator[Board]:
-    """A board for every problem, as they come; `problems` are what the places of the spec name."""
-    for place, problem in zip(spec.problems, problems, strict=True):
-        yield board(spec, place, problem, threads=threads, progress=progress)
 
 
 def board(
