@@ -7,8 +7,7 @@ import jax
 import pytest
 
 from normstorm import catalogue
-from normstorm.engine import CATALOGUE
-from normstorm.engine.algorithms import facts
+from normstorm.engine import CATALOGUE, facts
 from normstorm.problems import get
 
 PAGE = Path(__file__).parents[1] / "docs" / "algorithms.md"

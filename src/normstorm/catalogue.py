@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .engine.algorithms import CATALOGUE, facts
+from .engine import facts
+from .engine.algorithms import CATALOGUE
 from .outcome import dimension
 from .problems import registry, user
 

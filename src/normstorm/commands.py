@@ -43,7 +43,7 @@ def run(
 
     Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
     """
-    with refusing("run", checkpoint):
+    with refusing("run", lambda: _left(checkpoint)):
         found = _solved(context.params)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
@@ -72,15 +72,15 @@ def algorithms(as_json: Json = False) -> None:
 
 
 @contextmanager
-def refusing(who: str, checkpoint: Given = None) -> Any:
-    """Whatever the library refuses is one sentence and exit code 2; an interruption says what is left of the run."""
+def refusing(who: str, left: Callable[[], str] = lambda: "nothing is kept") -> Any:
+    """Whatever the library refuses is one sentence and exit code 2; an interruption says what is `left` of the work."""
     try:
         yield
     except ValueError as error:
         typer.echo(f"normstorm {who}: {sentence(error)}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        typer.echo(f"normstorm {who}: interrupted; {_left(checkpoint)}", err=True)
+        typer.echo(f"normstorm {who}: interrupted; {left()}", err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

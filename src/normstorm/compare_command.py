@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from normstorm import files
-from normstorm.commands import INTERRUPTED, Json, print_parts, refusing
+from normstorm.commands import Json, print_parts, refusing
 from normstorm.options import Given, text, to_number, to_whole, whole
 
 OUT = Path("build/compare")
@@ -41,11 +41,7 @@ def compare(
     Without arguments: every algorithm on four problems, with default settings.
     """
     with refusing("compare"):
-        try:
-            found = _compared(context.params)
-        except KeyboardInterrupt:
-            typer.echo("normstorm compare: interrupted; nothing is kept", err=True)
-            raise typer.Exit(INTERRUPTED) from None
+        found = _compared(context.params)
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:

@@ -10,32 +10,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from normstorm import files
-from normstorm.options import Given, sentence, text
+from normstorm.commands import Json, refusing
+from normstorm.options import Given, text
 
 if TYPE_CHECKING:
     from normstorm.lab.claims import Finding
 
 DEFAULT_REPORT = Path("build/reproduce.html")
-INTERRUPTED = 130
 
 
 def reproduce(
     only: Annotated[Given, text("--only", "NAME,...", "Only these claims.")] = None,
     report: Annotated[Given, text("--report", "FILE", f"The page; {DEFAULT_REPORT} if left out.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Check the paper's claims and some published experiments, and write a page.
 
     Takes some minutes. The exit code is 1 if a claim fails.
     """
-    try:
+    with refusing("reproduce", lambda: "no page is written"):
         found = _checked(only, report, as_json)
-    except ValueError as error:
-        typer.echo(f"normstorm reproduce: {sentence(error)}", err=True)
-        raise typer.Exit(2) from None
-    except KeyboardInterrupt:
-        typer.echo("normstorm reproduce: interrupted; no page is written", err=True)
-        raise typer.Exit(INTERRUPTED) from None
     if as_json:
         typer.echo(json.dumps(found, indent=2, allow_nan=False))
     if found["counts"]["fails"]:

@@ -61,7 +61,7 @@ def run(
     _whole("candidates", candidates, 1, LONGEST)
     if chunk is not None:
         _whole("chunk", chunk, 1, LONGEST)
-    threads = _cores() if threads is None else _whole("threads", threads, 1, LONGEST)
+    threads = cores() if threads is None else _whole("threads", threads, 1, LONGEST)
     job = prepare(problem, algorithm, x, int(steps), todo, records=records, candidates=candidates, average=average)
     first = job.begin(0, x)
     job, first = job.compiled(first, x)
@@ -123,7 +123,8 @@ def _resume(
     return [jax.tree.unflatten(structure, [jnp.asarray(arrays[n][c]) for n in names]) for c in range(calls)]
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -19,7 +19,6 @@ best are named together.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
@@ -29,7 +28,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..engine.run import run
+from ..engine.run import cores, run
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import Paths, paths
 from .quantiles import Estimate, estimate
@@ -151,7 +150,7 @@ def board(
     if not problem.is_exact:
         raise ValueError(f"compare: problem must know grad F, which is what is measured; got {place!r}")
     known = scales(problem, spec.budget)
-    bench = Bench(spec, place, problem, threads or _cores(), progress)
+    bench = Bench(spec, place, problem, threads or cores(), progress)
     reasons = {name: bench.refusal(name, known) for name in spec.algorithms}
     able = [name for name, reason in reasons.items() if reason is None]
     rows = [Row(place, name, DEFAULT, DEFAULT, reason=reason) for name, reason in reasons.items() if reason is not None]
@@ -294,7 +293,3 @@ def _choose(
 
 def _label(goals: Sequence[float | None]) -> str:
     return "tuned for " + ", ".join("the budget" if goal is None else f"{goal:g}" for goal in goals)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

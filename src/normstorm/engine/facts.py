@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..core import Algorithm
-from ..needs import FINITE_SUM, MATRIX
+from .core import Algorithm
+from .needs import FINITE_SUM, MATRIX
 
 Maker = Callable[..., Algorithm]
 PERIODS = ("q", "period")
