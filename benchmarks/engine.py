@@ -163,7 +163,7 @@ def floor_program(
         some = jax.lax.dynamic_index_in_dim(drawn, block % shape.block, 0, keepdims=False)
         return total + some.ravel()[: total.size].reshape(x.shape)
 
-    fixed = lanes._draw_block(words, shape, seeds, live, 0)
+    fixed = lanes._draw_block(words, shape, seeds, live, blocks >> 31)  # step 0, which XLA must not know
 
     def gradients(block: Any, total: jax.Array) -> jax.Array:
         def ask(x: jax.Array, batch: jax.Array) -> jax.Array:
@@ -182,7 +182,7 @@ def floor_program(
 
 
 def floor(d: int, seeds: int, steps: int) -> None:
-    shape = program_shape(Problem(d), normalized_storm(alpha=ALPHA, eta=ETA), jnp.ones(d), True)
+    shape, _ = program_shape(Problem(d), normalized_storm(alpha=ALPHA, eta=ETA), jnp.ones(d), True)
     W, first = shape.lanes, shape.axis == 0
     x = jnp.ones((W, d) if first else (d, W))
     for start in range(0, seeds, W):

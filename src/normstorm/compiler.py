@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
 
 _marks: Any = set_xla_metadata
+_inside: ContextVar[bool] = ContextVar("inside a kernel", default=False)
 ROUNDS = 3  # in `lengthened`
 abstract: Any = jax.ShapeDtypeStruct  # which JAX leaves without types
 
@@ -19,12 +21,21 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
     return _marked(function, arguments, {"inlineable": "false"})
 
 
+def inside_kernel() -> bool:
+    """Whether what is being traced becomes part of a kernel; there, loops over rows cost nothing to start."""
+    return _inside.get()
+
+
 def one_kernel(function: Callable[..., Any], *arguments: Any) -> Any:
     """Compile `function` into a single kernel: loops in it are not dispatched step by step.
 
     Fails when the program is compiled if the function holds an operation that XLA hands to a library.
     """
-    return _marked(function, arguments, {"inlineable": "false", "xla_cpu_small_call": "true"})
+    token = _inside.set(jax.default_backend() == "cpu")
+    try:
+        return _marked(function, arguments, {"inlineable": "false", "xla_cpu_small_call": "true"})
+    finally:
+        _inside.reset(token)
 
 
 def lengthened(array: jax.Array, zero: Any) -> jax.Array:

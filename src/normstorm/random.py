@@ -3,12 +3,13 @@
 The key of step t of a seed is threefry(seed, t). It depends on nothing else, so a run gives the same numbers
 alone, in a crowd, in pieces and after a resume. The bits are those of `jax.random`; writing the twenty rounds out
 in plain arithmetic lets the compiler fuse and vectorise them. `normal` replaces the inverse error function of
-`jax.random.normal` by the formula of Box and Muller with polynomials; it is optional.
+`jax.random.normal` by the formula of Box and Muller with polynomials; `numbers` gives normals and uniform numbers by
+one pass of threefry, and `index` rows of a table. They are optional; with them, drawing can be one kernel of a CPU.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); Box and Muller, "A Note on
 the Generation of Random Normal Deviates" (Annals of Mathematical Statistics 29, 1958).
 Departures: a pair of normals is made from 64 bits (the largest value is sqrt(66 log 2) < 6.77, and the distribution
-function is off by at most 2^-32).
+function is off by at most 2^-32); an index comes from 32 bits, so that its probabilities are off by at most 2^-32.
 """
 
 from __future__ import annotations
@@ -21,12 +22,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.custom_batching import custom_vmap
 from jax.extend.random import define_prng_impl
 from jax.lax import bitcast_convert_type
 from numpy.polynomial import Chebyshev, Polynomial
 
-from .compiler import abstract, apart
+from .compiler import abstract, apart, inside_kernel
 
 GPU_KEYS = 32  # keys of one program on a GPU
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -56,10 +58,22 @@ def words(key: jax.Array, shape: Sequence[int]) -> tuple[jax.Array, jax.Array]:
 
 
 def _once(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
-    """`threefry`, where both words are wanted: packed into one, since a CPU would go through the rounds for each."""
-    if jax.default_backend() != "cpu" or jnp.zeros(()).dtype != np.float64:
+    """`threefry`, computed once whoever uses it."""
+    return _halves(_drawn(key, counter))
+
+
+def _drawn(key: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
+    """The two words of `threefry`, computed once: in one word of 64 bits if there are such words, else as a pair."""
+    if jax.default_backend() != "cpu":
         return threefry(key, counter)
-    word = apart(lambda key, counter: _pack(*threefry(key, counter)), key, counter)
+    if jnp.zeros(()).dtype != np.float64:
+        return tuple(apart(lambda k, c, i=i: threefry(k, c)[i], key, counter) for i in range(2))
+    return apart(lambda key, counter: _pack(*threefry(key, counter)), key, counter)
+
+
+def _halves(word: Any) -> tuple[jax.Array, jax.Array]:
+    if isinstance(word, tuple):
+        return word
     return (word >> np.uint64(32)).astype(jnp.uint32), word.astype(jnp.uint32)
 
 
@@ -150,80 +164,155 @@ def normal(key: jax.Array, shape: Sequence[int], dtype: Any = float) -> jax.Arra
 
     `key` is a typed threefry key. Two words make a pair: 32 bits for the radius, 31 for v, one for the sign.
     """
+    _check("normal", key, shape, dtype)
+    return numbers(key, math.prod(shape), 0, dtype)[0].reshape(shape)
+
+
+def numbers(key: jax.Array, normals: int, uniforms: int, dtype: Any = float) -> tuple[jax.Array, jax.Array]:
+    """So many standard normals, and so many numbers that are uniform on [0, 1), all independent."""
+    name = _check("numbers", key, (normals, uniforms), dtype)
+    drawn = _numbers(normals, uniforms, name, inside_kernel())(jax.random.key_data(key))
+    return drawn[uniforms:], drawn[:uniforms]
+
+
+def index(key: jax.Array, shape: Sequence[int], size: int) -> jax.Array:
+    """Integers that are uniform on 0..size-1: the upper half of the product of `size` and 32 random bits."""
+    _check("index", key, shape)
+    if not 1 <= size < 2**31:
+        raise ValueError(f"index: size must be an integer in [1, 2**31); got size={size!r}")
+    return _indices(math.prod(shape), size, inside_kernel())(jax.random.key_data(key)).reshape(shape)
+
+
+def _index(size: int, word: jax.Array) -> jax.Array:
+    low, high = U32(size & 0xFFFF), U32(size >> 16)
+    a, b = word >> U32(16), word & U32(0xFFFF)
+    # word * size = (a 2^16 + b)(high 2^16 + low), without a wider word; no sum here reaches 2^32.
+    middle = a * low + ((b * low) >> U32(16))
+    whole = a * high + (middle >> U32(16)) + ((b * high + (middle & U32(0xFFFF))) >> U32(16))
+    return whole.astype(jnp.int32)
+
+
+def _check(who: str, key: jax.Array, shape: Sequence[int], dtype: Any = float) -> str:
+    """Refuse what cannot be drawn; else the name of the type."""
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape or jax.random.key_data(key).size != 2:
         raise ValueError(
-            f"normal: key must be one typed threefry key, as jax.random.key makes it; got {key.dtype}{key.shape}"
+            f"{who}: key must be one typed threefry key, as jax.random.key makes it; got {key.dtype}{key.shape}"
         )
+    if min(shape, default=0) < 0:
+        raise ValueError(f"{who}: shape must have no negative entry; got shape={tuple(shape)}")
     name = str(jax.dtypes.canonicalize_dtype(dtype))
     if name not in DEGREES:
-        raise ValueError(f"normal: dtype must be float64 or float32; got dtype={name}")
-    if min(shape, default=0) < 0:
-        raise ValueError(f"normal: shape must have no negative entry; got shape={tuple(shape)}")
-    drawn = _normals(math.prod(shape), name)
-    return drawn(jax.random.key_data(key)).reshape(shape)
+        raise ValueError(f"{who}: dtype must be float64 or float32; got dtype={name}")
+    return name
 
 
 @cache
-def _normals(size: int, dtype: str) -> Callable[[jax.Array], jax.Array]:
-    """`size` normals from one key; from many keys at once with the keys on the last axis, where loops are long."""
+def _numbers(normals: int, uniforms: int, dtype: str, kernel: bool) -> Callable[[jax.Array], jax.Array]:
+    return _for_many_keys(lambda keys: _rows(keys, normals, uniforms, dtype))
+
+
+@cache
+def _indices(count: int, size: int, kernel: bool) -> Callable[[jax.Array], jax.Array]:
+    return _for_many_keys(lambda keys: _index_rows(keys, count, size))
+
+
+def _for_many_keys(rows: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+    """From a function of keys (2, n) with a column for each: of one key, or of many, which then lie along columns."""
 
     @custom_vmap
     def drawn(key: jax.Array) -> jax.Array:
-        return _rows(key[:, None], size, dtype)[:, 0]
+        return rows(key[:, None])[:, 0]
 
     @drawn.def_vmap
     def drawn_many(axis_size: int, in_batched: Any, keys: jax.Array) -> tuple[jax.Array, bool]:
-        return jnp.moveaxis(_rows(keys.T, size, dtype), -1, 0), True
+        return jnp.moveaxis(rows(keys.T), -1, 0), True
 
     return drawn
 
 
-def _rows(keys: jax.Array, size: int, dtype: str) -> jax.Array:
-    """Row i holds the i-th normal of every key.
+def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array:
+    """Row i holds the i-th number of every key: uniform numbers, then pairs of normals, two words for each.
 
-    What both members of a pair need is computed apart: fused with either of them, it would be computed twice.
+    What several rows need is computed apart: fused with each of them, it would be computed several times.
     """
-    pairs = -(-size // 2), keys.shape[1]
+    pairs = -(-normals // 2)
     if dtype == "float32" and keys.shape[1] % GPU_KEYS == 0 and jax.default_backend() == "gpu":
-        return _rows_on_gpu(keys, size)
+        return _rows_on_gpu(keys, pairs, uniforms)[: uniforms + normals]
 
-    def two_words(keys: jax.Array) -> tuple[jax.Array, jax.Array]:
-        return threefry((keys[0], keys[1]), (U32(0), jax.lax.broadcasted_iota(jnp.uint32, pairs, 0)))
+    def pair(count: Any) -> tuple[jax.Array, jax.Array]:
+        word = _counted(keys, count)
+        radius = apart(lambda word: _radius(_open_interval(_halves(word)[0], dtype)), word)
+        return _pair(radius, _halves(word)[1])
 
-    if dtype == "float64":
-        word = apart(lambda keys: _pack(*two_words(keys)), keys)
-        radius, angle = apart(lambda w: _radius(_unit_interval(w)), word), word.astype(jnp.uint32)
-    else:
-        radius = apart(lambda keys: _radius(_rounded_unit_interval(two_words(keys)[0])), keys)
-        angle = apart(lambda keys: two_words(keys)[1], keys)
-    sine, cosine = _pair(radius, angle)
-    return jnp.concatenate([sine, cosine[: size - pairs[0]]])
+    def uniform(count: Any) -> jax.Array:
+        return _below_one(*_halves(_counted(keys, count)), dtype)
+
+    if not inside_kernel():
+        counts = jnp.arange(pairs + uniforms, dtype=jnp.uint32)[:, None]
+        sine, cosine = pair(counts[:pairs])
+        return jnp.concatenate([uniform(counts[pairs:]), sine, cosine[: normals - pairs]])
+
+    def write_pair(i: Any, rows: jax.Array) -> jax.Array:
+        sine, cosine = pair(i)
+        return _put(_put(rows, sine, uniforms + i), cosine, uniforms + pairs + i)
+
+    rows = jnp.zeros((2 * pairs + uniforms, keys.shape[1]), dtype)
+    rows = lax.fori_loop(0, uniforms, lambda i, rows: _put(rows, uniform(pairs + i), i), rows)
+    written: jax.Array = lax.fori_loop(0, pairs, write_pair, rows)
+    return written[: uniforms + normals]
 
 
-def _rows_on_gpu(keys: jax.Array, size: int) -> jax.Array:
+def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
+    def row(count: Any) -> jax.Array:
+        return _index(size, _halves(_counted(keys, count))[0])
+
+    if not inside_kernel():
+        return row(jnp.arange(count, dtype=jnp.uint32)[:, None])
+    rows: jax.Array = lax.fori_loop(
+        0, count, lambda i, rows: _put(rows, row(i), i), jnp.zeros((count, keys.shape[1]), jnp.int32)
+    )
+    return rows
+
+
+def _counted(keys: jax.Array, count: Any) -> Any:
+    """The words of a counter, for every key."""
+    return _drawn((keys[0], keys[1]), (U32(0), jnp.asarray(count, jnp.uint32)))
+
+
+def _put(table: jax.Array, row: jax.Array, i: Any) -> jax.Array:
+    put: jax.Array = lax.dynamic_update_index_in_dim(table, row, i, 0)
+    return put
+
+
+def _rows_on_gpu(keys: jax.Array, pairs: int, uniforms: int) -> jax.Array:
     """The same by one kernel, which writes both members of a pair."""
     from jax.experimental import pallas as pl
     from jax.experimental.pallas import triton
-
-    pairs = -(-size // 2)
 
     def kernel(keys: Any, rows: Any) -> None:
         here = pl.ds(pl.program_id(0) * GPU_KEYS, GPU_KEYS)
         key = keys[0, here], keys[1, here]
 
-        def write(i: Any, _: Any) -> None:
+        def two_words(i: Any) -> tuple[jax.Array, jax.Array]:
             count = jnp.full((GPU_KEYS,), i, jnp.uint32)
-            a, angle = threefry(key, (jnp.zeros_like(count), count))
-            sine, cosine = _pair(_radius(_rounded_unit_interval(a)), angle)
-            rows[i, here] = sine
-            rows[pairs + i, here] = cosine
+            return threefry(key, (jnp.zeros_like(count), count))
 
-        jax.lax.fori_loop(0, pairs, write, None)
+        def write_uniform(i: Any, _: Any) -> None:
+            rows[i, here] = _below_one(*two_words(pairs + i), "float32")
 
-    shape = abstract((2 * pairs, keys.shape[1]), jnp.float32)
+        def write_pair(i: Any, _: Any) -> None:
+            first, angle = two_words(i)
+            sine, cosine = _pair(_radius(_open_interval(first, "float32")), angle)
+            rows[uniforms + i, here] = sine
+            rows[uniforms + pairs + i, here] = cosine
+
+        lax.fori_loop(0, uniforms, write_uniform, None)
+        lax.fori_loop(0, pairs, write_pair, None)
+
+    shape = abstract((2 * pairs + uniforms, keys.shape[1]), jnp.float32)
     grid, options = (keys.shape[1] // GPU_KEYS,), triton.CompilerParams(num_warps=1, num_stages=1)
     rows: jax.Array = pl.pallas_call(kernel, shape, grid=grid, compiler_params=options, name="normals")(keys)
-    return rows[:size]
+    return rows
 
 
 def _pair(radius: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
@@ -240,19 +329,23 @@ def _pair(radius: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     return sine, bitcast_convert_type(cosine ^ sign, radius.dtype)
 
 
-def _rounded_unit_interval(word: jax.Array) -> jax.Array:
-    """32 bits as a number in (0, 1]; rounding may give 1."""
-    return word.astype(jnp.float32) * 2.0**-32 + 2.0**-33
+def _open_interval(word: jax.Array, dtype: str) -> jax.Array:
+    """32 bits as a number in (0, 1), written below a leading one, and half a unit more; float32 may round to 1."""
+    if dtype == "float32":
+        return word.astype(jnp.float32) * 2.0**-32 + 2.0**-33
+    upper = word.astype(jnp.uint64) << np.uint64(20)
+    return bitcast_convert_type(upper | np.uint64(0x3FF0000000080000), jnp.float64) - 1
+
+
+def _below_one(a: jax.Array, b: jax.Array, dtype: str) -> jax.Array:
+    """The upper 52 (or 23) bits of two words as a number in [0, 1)."""
+    if dtype == "float32":
+        return bitcast_convert_type((a >> U32(9)) | U32(0x3F800000), jnp.float32) - 1
+    return bitcast_convert_type((_pack(a, b) >> np.uint64(12)) | np.uint64(0x3FF0000000000000), jnp.float64) - 1
 
 
 def _pack(high: jax.Array, low: jax.Array) -> jax.Array:
     return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
-
-
-def _unit_interval(word: jax.Array) -> jax.Array:
-    """The upper 32 bits as a number strictly between 0 and 1: below a leading one, and half a unit more."""
-    upper = (word >> np.uint64(32)) << np.uint64(20)
-    return bitcast_convert_type(upper | np.uint64(0x3FF0000000080000), jnp.float64) - 1
 
 
 def _radius(u: jax.Array) -> jax.Array:

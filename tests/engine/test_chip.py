@@ -28,12 +28,12 @@ def on_chip(monkeypatch):
     """Runs as on an accelerator, with few lanes; yields whether the last run's loop was on chip."""
 
     def settings(accelerated: bool = True, **constants: object) -> None:
-        job._SHAPES.clear()
+        job._FOUND.clear()
         monkeypatch.setattr(layout, "accelerated", lambda: accelerated)
         monkeypatch.setattr(layout, "MANY", 64)
 
     yield settings
-    job._SHAPES.clear()
+    job._FOUND.clear()
 
 
 def go(name, algorithm, dtype, seeds=5, steps=60, **options):
@@ -43,7 +43,7 @@ def go(name, algorithm, dtype, seeds=5, steps=60, **options):
 
 
 def was_on_chip():
-    return [shape.chip for shape in job._SHAPES.values()] == [True]
+    return [shape.chip for shape, _ in job._FOUND.values()] == [True]
 
 
 def assert_same(a, b, tolerance):
@@ -145,7 +145,7 @@ def test_a_class_over_arrays(rows, on_chip):
 def test_on_a_gpu(name, algorithm, dtype, tolerance, monkeypatch):
     ours = go(name, algorithm, dtype)
     assert was_on_chip()
-    job._SHAPES.clear()
+    job._FOUND.clear()
     monkeypatch.setattr(chip, "fits", lambda *_: False)
     assert_same(ours, go(name, algorithm, dtype), tolerance)
 

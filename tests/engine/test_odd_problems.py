@@ -7,9 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.engine import normalized_storm, run
+from normstorm import random
+from normstorm.engine import job, layout, momentum_nsgd, normalized_storm, run
+from normstorm.engine.job import Job
+from normstorm.engine.run import cores
+from normstorm.random import index, numbers, seed_words, step_key
 
 STORM = normalized_storm(alpha=0.3, eta=0.01, K=2)
+TABLE = np.random.default_rng(0).standard_normal((8, 3))
 SHIFT = jnp.asarray([1.0, 2.0, 3.0])
 
 
@@ -30,6 +35,59 @@ def test_a_gradient_that_never_changes(gradient: np.ndarray) -> None:
     np.testing.assert_allclose(found.last, np.tile(-0.09 * gradient / (length or 1), (2, 1)), atol=1e-15)
 
 
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda key, n: jnp.zeros((n, 3)),
+        lambda key, n: jnp.ones((n, 3), jnp.int32),
+        lambda key, n: jnp.concatenate([numbers(key, n, 0)[0][:, None], jnp.ones((n, 2))], axis=1),
+        lambda key, n: SHIFT + numbers(key, 3 * n, 0)[0].reshape(n, 3),
+        lambda key, n: jnp.asarray(TABLE)[index(key, (n,), 8)],
+        lambda key, n: jnp.sort(numbers(key, 3 * n, 0)[0].reshape(n, 3), axis=1),
+    ],
+)
+def test_samples_that_are_constant_or_made_of_constants(sample: Any) -> None:
+    """Drawn by one kernel where possible; the same as by an ordinary program."""
+    problem = Plain(lambda x, batch: x + jnp.mean(batch, axis=0), sample)
+    found = run(problem, STORM, jnp.ones(3), 1, [5])
+    batch = np.asarray(sample(step_key(jnp.asarray(seed_words([5])[0]), 1), 2))
+    np.testing.assert_allclose(found.estimate[0], 1 + batch.mean(axis=0), rtol=1e-14)
+
+
+def test_samples_of_which_a_part_is_constant() -> None:
+    def sample(key: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
+        return numbers(key, 3 * n, 0)[0].reshape(n, 3), jnp.full(n, 7.0)
+
+    found = run(
+        Plain(lambda x, batch: x + jnp.mean(batch[0] * batch[1][:, None], axis=0), sample), STORM, jnp.ones(3), 9, 2
+    )
+    assert np.all(np.isfinite(found.last))
+
+
+def test_a_kernel_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise in one operation of so much work that XLA gives it to several threads, which a kernel cannot do."""
+    seen = []
+    advance = Job.advance
+
+    def note(job: Job, *args: Any) -> Any:
+        seen.append((job.shape.drawing, job.shape.kernel))
+        return advance(job, *args)
+
+    problem = Plain(
+        lambda x, batch: x + jnp.mean(batch, axis=0), lambda key, n: numbers(key, 3 * n, 0)[0].reshape(n, 3)
+    )
+    plain = run(problem, momentum_nsgd(alpha=0.3, eta=0.01, K=30), jnp.ones(3), 40, 3)
+    monkeypatch.setattr(Job, "advance", note)
+    monkeypatch.setattr(random, "inside_kernel", lambda: False)
+    monkeypatch.setattr(layout, "BLOCK_BYTES", 2**22)
+    monkeypatch.setattr(job, "_FOUND", {})
+    found = run(problem, momentum_nsgd(alpha=0.3, eta=0.01, K=30), jnp.ones(3), 40, 3)
+    np.testing.assert_allclose(found.last, plain.last, rtol=1e-12)
+    assert seen[0] == (True, True)
+    if cores() > 1:
+        assert seen[-1] == (False, True)
+
+
 def test_constants_of_a_module_and_words_of_another_width() -> None:
     def gradient(x: jax.Array, batch: jax.Array) -> jax.Array:
         halves = jax.lax.bitcast_convert_type(batch, jnp.uint32)
@@ -38,8 +96,6 @@ def test_constants_of_a_module_and_words_of_another_width() -> None:
     def alone(x: jax.Array, batch: jax.Array) -> jax.Array:
         high, low = (batch.view(np.uint32).reshape(2, 3, 2)[..., i] for i in (1, 0))
         return x + np.asarray(SHIFT) + ((high.astype(float) + low) / 2).mean(axis=0) * 2.0**-32
-
-    from normstorm.random import seed_words, step_key
 
     problem = Plain(gradient)
     found = run(problem, STORM, jnp.ones(3), 1, [5])

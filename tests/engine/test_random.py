@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.random import THREEFRY, minus_log, normal, seed_words, step_key
+from normstorm.compiler import one_kernel
+from normstorm.random import THREEFRY, index, minus_log, normal, numbers, seed_words, step_key, threefry
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40 + 3])
@@ -69,3 +70,69 @@ def test_members_of_a_pair_are_independent() -> None:
     a, b = z[:n], z[n:]
     for f, g in ((np.abs, np.abs), (np.square, np.square), (np.sign, np.sign), (np.array, np.array)):
         assert abs(np.corrcoef(f(a), g(b))[0, 1]) < 5 / math.sqrt(n)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_uniform_numbers_are_the_words_after_those_of_the_normals(dtype: str) -> None:
+    key, count = jax.random.key(5), 40
+    normals, uniforms = numbers(key, 7, count, dtype)
+    np.testing.assert_array_equal(normals, normal(key, (7,), dtype))
+    counters = np.arange(4, 4 + count, dtype=np.uint32)
+    pair = jnp.asarray(jax.random.key_data(key))
+    a, b = (np.asarray(w).astype(np.uint64) for w in threefry((pair[0], pair[1]), (np.zeros_like(counters), counters)))
+    exact = ((a << np.uint64(32)) | b).astype(object)
+    bits = 52 if dtype == "float64" else 23
+    assert uniforms.dtype == dtype
+    np.testing.assert_array_equal(uniforms, [int(word) // 2 ** (64 - bits) / 2**bits for word in exact])
+
+
+@pytest.mark.parametrize("size", [1, 3, 1000, 2**16, 2**16 + 1, 10**9, 2**31 - 1])
+def test_an_index_is_the_upper_half_of_a_product(size: int) -> None:
+    key = jax.random.key(6)
+    pair, counters = jnp.asarray(jax.random.key_data(key)), np.arange(60, dtype=np.uint32)
+    words, _ = threefry((pair[0], pair[1]), (np.zeros_like(counters), counters))
+    expected = [int(word) * size >> 32 for word in np.asarray(words)]
+    np.testing.assert_array_equal(np.asarray(index(key, (20, 3), size)).ravel(), expected)
+
+
+def test_an_index_is_uniform() -> None:
+    """Pearson's statistic with 9 degrees of freedom exceeds 50 with probability 1.1e-7."""
+    drawn = np.asarray(jax.jit(lambda k: index(k, (100_000,), 10))(jax.random.key(7)))
+    assert np.sum((np.bincount(drawn, minlength=10) - 10_000) ** 2) / 10_000 < 50
+
+
+def test_numbers_and_indices_refuse_what_they_cannot_draw() -> None:
+    key = jax.random.key(0)
+    for size in (0, 2**31):
+        with pytest.raises(ValueError, match=r"^index: size must be an integer in \[1, 2\*\*31\); got size="):
+            index(key, (2,), size)
+    with pytest.raises(ValueError, match=r"^index: key must be one typed threefry key"):
+        index(jax.random.key_data(key), (2,), 3)
+    with pytest.raises(ValueError, match=r"^numbers: shape must have no negative entry; got shape=\(-1, 0\)$"):
+        numbers(key, -1, 0)
+    with pytest.raises(ValueError, match=r"^numbers: dtype must be float64 or float32; got dtype=int64$"):
+        numbers(key, 1, 1, int)
+    normals, uniforms = numbers(key, 0, 0)
+    assert normals.shape == uniforms.shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("x64", [True, False])
+def test_a_kernel_draws_the_same_row_by_row(dtype: str, x64: bool) -> None:
+    if dtype == "float64" and not x64:
+        pytest.skip("there is no float64 then")
+
+    def draw(keys: jax.Array) -> tuple[jax.Array, ...]:
+        typed = jax.random.wrap_key_data(keys, impl=THREEFRY)
+        return jax.vmap(lambda k: (*numbers(k, 5, 2, dtype), index(k, (3, 2), 77)))(typed)
+
+    with jax.enable_x64(x64):
+        keys = jnp.asarray(seed_words(range(2**33, 2**33 + 8)))
+        ours = jax.jit(lambda keys: one_kernel(draw, keys))(keys)
+        plain = jax.jit(draw)(keys)
+        single = [draw(keys[i : i + 1]) for i in range(8)]
+    for i, (a, b) in enumerate(zip(ours, plain, strict=True)):
+        np.testing.assert_allclose(a, b, rtol=0, atol=4 * float(np.finfo(dtype).eps) if i == 0 else 0)
+        np.testing.assert_allclose(
+            b, np.concatenate([s[i] for s in single]), rtol=0, atol=4 * float(np.finfo(dtype).eps) if i == 0 else 0
+        )

@@ -21,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..compiler import abstract
-from .lanes import NEVER, Group, Kept, Lane, Shape, Words, advance_lane, count_over, draw_all, mark
+from .core import State
+from .lanes import NEVER, Group, Kept, Lane, Shape, Words, advance_lane, count_over, draw_all, first, mark
 from .replay import primitives
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
@@ -32,15 +33,14 @@ PRELOADED = 64  # numbers of a shared array that are read once, before the loop;
 SUMMING = ("reduce_", "cum", "dot_general", "conv_", "sort", "scatter", "while", "scan")  # their order may vary
 
 
-def fits(words: Words, shape: Shape, x: Tree, samples: Tree) -> bool:
-    """Whether the state is small enough and the step can be written out."""
-    state, _ = jax.eval_shape(lambda x, samples: words.algorithm.first(words.problem, x, samples), x, samples)
+def fits(words: Words, shape: Shape, x: Tree, state: State, samples: Tree) -> bool:
+    """Whether the state is small enough and the step can be written out; forms of state and samples are enough."""
     words, whole = _apart(words)
     held = [*jax.tree.leaves(state), *jax.tree.leaves(x), *jax.tree.leaves(samples)]
     if sum(math.prod(leaf.shape) * max(leaf.dtype.itemsize, 4) for leaf in held) > 4 * REGISTERS:
         return False
 
-    def step(words: Words, state: Any, samples: Tree) -> Tree:
+    def step(words: Words, state: State, samples: Tree) -> Tree:
         problem, algorithm = whole(words)
         gradient = problem.full_grad(state.x) if shape.average else ()
         return algorithm.step(problem, state, samples, 2), gradient
@@ -75,6 +75,14 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, groups: Gro
         end = jnp.minimum(t0 + shape.block, stop)
         noise = _draw(words, shape, groups.lanes.seed, t0)
 
+        def start(groups: Group) -> Group:
+            begun: Group = jax.lax.map(
+                lambda g: first(words, shape, *g), (groups, jax.tree.map(lambda b: b[:, 0], noise))
+            )
+            return begun
+
+        groups = jax.lax.cond(t0 == 0, start, lambda groups: groups, groups)
+
         def segment(groups: Group) -> Group:
             until = jnp.minimum(end, dates[groups.row[0]])
             lanes, kept = steps(words, shape, groups, noise, t0, until)
@@ -84,7 +92,7 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, groups: Gro
             marked: Group = jax.lax.cond(due, write, lambda g: g, moved)
             return marked
 
-        return jax.lax.while_loop(lambda g: g.t[0] < end, segment, groups)
+        return jax.lax.while_loop(lambda g: (g.t[0] < end) | (g.row[0] == 0), segment, groups)
 
     return jax.lax.while_loop(lambda g: g.t[0] < stop, block, groups)
 

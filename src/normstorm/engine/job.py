@@ -14,12 +14,12 @@ import numpy as np
 from ..random import seed_words
 from ..results import Pick, Trace
 from . import chip
-from .core import Algorithm
-from .lanes import NEVER, Group, Kept, Records, Shape, Words, advance, begin
+from .core import Algorithm, State
+from .lanes import NEVER, Group, Kept, Lane, Records, Seen, Shape, Words, advance
 from .layout import Calendar, calendar, choose, program_shape
 
 Tree = Any
-_SHAPES: dict[Any, Shape] = {}  # what was found out about a program, so that it is looked at once
+_FOUND: dict[Any, tuple[Shape, State]] = {}  # what was found out about a program, so that it is looked at once
 
 
 class Fixed:
@@ -54,27 +54,22 @@ def kinds(words: Words) -> tuple[type, ...]:
 
 
 @cache
-def programs(shape: Shape, fixed: Fixed | None, kinds: tuple[type, ...]) -> tuple[Any, Any]:
-    """Step 1 and the later steps, compiled once for all horizons, seeds and values of the algorithm's numbers.
+def program(shape: Shape, fixed: Fixed | None, kinds: tuple[type, ...]) -> Any:
+    """All steps, compiled once for all horizons, seeds and values of the algorithm's numbers.
 
     Arguments of single groups are stacked; the groups are served one after the other. `kinds` keeps classes apart
     whose pytrees look the same to JAX.
     """
 
-    def known(words: Words) -> Words:
-        return words if fixed is None else words._replace(problem=fixed.problem)
-
-    def first(words: Words, x: Tree, dates: jax.Array, *groups: Any) -> Any:
-        return jax.lax.map(lambda g: begin(known(words), shape, x, dates, *g), groups)
-
-    def later(words: Words, stop: Any, dates: jax.Array, *groups: Any) -> Any:
+    def steps(words: Words, stop: Any, dates: jax.Array, groups: Group, live: jax.Array) -> Any:
+        words = words if fixed is None else words._replace(problem=fixed.problem)
         if shape.chip:
-            return chip.advance(known(words), shape, stop, dates, groups[0])
-        return jax.lax.map(lambda g: advance(known(words), shape, stop, dates, *g), groups)
+            return chip.advance(words, shape, stop, dates, groups)
+        return jax.lax.map(lambda g: advance(words, shape, stop, dates, *g), (groups, live))
 
     # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
     options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
-    return jax.jit(first, compiler_options=options), jax.jit(later, compiler_options=options)
+    return jax.jit(steps, compiler_options=options)
 
 
 @dataclass(frozen=True)
@@ -83,6 +78,7 @@ class Job:
 
     words: Words
     shape: Shape
+    form: State
     steps: int
     seeds: list[int]
     dates: Calendar
@@ -108,8 +104,8 @@ class Job:
         return -(-len(self.seeds) // self.width)
 
     def aligned(self, t: int) -> int:
-        """The last end of a block at or after t: step 1 stands alone, blocks follow."""
-        return 1 + -(-(t - 1) // self.shape.block) * self.shape.block
+        """The first end of a block at or after t."""
+        return -(-t // self.shape.block) * self.shape.block
 
     @property
     def problem_name(self) -> str:
@@ -120,33 +116,43 @@ class Job:
         return slice(call * self.width, (call + 1) * self.width)
 
     def begin(self, call: int, x: Tree) -> Group:
+        """All seeds of a call at x, before step 1."""
         W, G, axis = self.shape.lanes, self.shape.groups, self.shape.axis
         mine = self._mine(call)
         keys = np.zeros((G * W, 2), np.uint32)
         keys[: len(self.seeds[mine])] = seed_words(self.seeds[mine])
         steps = np.full((self.candidates, G * W), NEVER, np.int32)
         steps[: self.picks.shape[1], : len(self.seeds[mine])] = self.picks[mine].T
-        unknown: Any = np.full((G, self.records + 1, W), np.nan, jax.tree.leaves(x)[0].dtype)
-        count: Any = np.zeros((G, self.records + 1, W), np.uint32)
+        dtype = jax.tree.leaves(x)[0].dtype
 
-        def kept(leaf: jax.Array) -> np.ndarray:
-            lanes = (W, *leaf.shape) if axis == 0 else (*leaf.shape, W)
-            return np.zeros((G, self.candidates, *lanes), leaf.dtype)
+        def laid(value: Any, *before: int) -> Any:
+            """The same in every lane."""
+            array = np.asarray(value)
+            lanes = np.expand_dims(array, tuple(range(1 + len(before))) + ((1 + len(before),) if axis == 0 else (-1,)))
+            shape = (W, *array.shape) if axis == 0 else (*array.shape, W)
+            return np.ascontiguousarray(np.broadcast_to(lanes, (G, *before, *shape)))
 
+        def table(value: Any) -> Any:
+            return laid(value, self.records + 1)
+
+        zero, count = np.zeros((), dtype), np.zeros((), np.uint32)
+        unknown, infinite = zero + dtype.type(np.nan), zero + dtype.type(np.inf)
+        start = jax.tree.map(laid, x)
+        state = jax.tree.map(lambda leaf: laid(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
+        number, step = laid(zero), laid(np.zeros((), np.int32))
+        seen = Seen(number, number, laid(infinite), laid(count), laid(count), step, laid(infinite), step, start)
+        seed: Any = np.moveaxis(keys.reshape(G, W, 2), 1, 1 if axis == 0 else 2)
         rows: Any = steps.reshape(self.candidates, G, W).swapaxes(0, 1)
-        laid = np.moveaxis(keys.reshape(G, W, 2), 1, 1 if axis == 0 else 2)
-        tables = Records(unknown, unknown, unknown, unknown, count, count)
-        group: Group = programs(self.shape, self.fixed, self.kinds)[0](
-            self.words, x, self.dates.dates(self.records), laid, Kept(jax.tree.map(kept, x), rows), tables
-        )
-        return group
+        kept = Kept(jax.tree.map(lambda leaf: laid(np.zeros_like(leaf), self.candidates), x), rows)
+        records = Records(*(table(unknown) for _ in range(4)), *(table(count) for _ in range(2)))
+        now: Any = np.zeros(G, np.int32)
+        return Group(Lane(seed, state, seen), kept, records, now, now)
 
     def advance(self, stop: int, call: int, group: Group) -> Group:
         here = len(self.seeds[self._mine(call)])
         live = np.clip(here - self.shape.lanes * np.arange(self.shape.groups), 0, self.shape.lanes).astype(np.int32)
-        done: Group = programs(self.shape, self.fixed, self.kinds)[1](
-            self.words, np.int32(stop), self.dates.dates(self.records), group, live
-        )
+        steps = program(self.shape, self.fixed, self.kinds)
+        done: Group = steps(self.words, np.int32(stop), self.dates.dates(self.records), group, live)
         done.t.block_until_ready()
         return done
 
@@ -166,21 +172,22 @@ class Job:
             "program": str(tuple(self.shape)),
         }
 
-    def compiled(self, first: Group, x: Tree) -> tuple[Job, Group]:
-        """This job and its first group; with an ordinary loop if one kernel cannot hold its operations after all."""
-        if not (self.shape.kernel or self.shape.chip):
-            return self, first
+    def compiled(self, group: Group) -> Job:
+        """This job, with an ordinary loop where one kernel cannot hold the operations after all."""
+        shape = self.shape
+        if not (shape.kernel or shape.drawing or shape.chip):
+            return self
         try:
-            self.advance(1, 0, first)
-            return self, first
+            self.advance(0, 0, group)
+            return self
         except Exception as error:
-            # The problem's own errors would have come up in the first step.
-            if not (self.shape.chip or isinstance(error, jax.errors.JaxRuntimeError)):
+            # The problem's own errors come up again without a kernel, and XLA has only this one for what it cannot do.
+            if not (shape.chip or isinstance(error, jax.errors.JaxRuntimeError)):
                 raise
-            groups = 1 if self.shape.chip else self.shape.groups
-            _SHAPES[self.key] = self.shape._replace(kernel=False, chip=False, groups=groups)
-            ordinary = replace(self, shape=_SHAPES[self.key])
-            return ordinary, ordinary.begin(0, x)
+            groups, kernel = 1 if shape.chip else shape.groups, shape.kernel and shape.drawing
+            shape = shape._replace(kernel=kernel, drawing=False, chip=False, groups=groups)
+            _FOUND[self.key] = shape, self.form
+            return replace(self, shape=shape).compiled(group)
 
     def result(self, calls: list[Group]) -> Trace:
         """Everything on the host, lanes turned into rows, padding cut off."""
@@ -248,13 +255,13 @@ def prepare(
     words = Words(problem if fixed is None else (), algorithm)
     leaves, structure = jax.tree.flatten((words, x))
     key = (average, fixed, kinds(words), structure, tuple((jnp.shape(v), str(jnp.result_type(v))) for v in leaves))
-    if key not in _SHAPES:
-        _SHAPES[key] = program_shape(problem, algorithm, x, average)
-    shape = _SHAPES[key]
+    if key not in _FOUND:
+        _FOUND[key] = program_shape(problem, algorithm, x, average)
+    shape, form = _FOUND[key]
     if shape.chip:  # as few calls as memory allows, of equal length
         needed = -(-len(seeds) // shape.lanes)
         calls = -(-needed // shape.groups)
         shape = shape._replace(groups=-(-needed // calls))
     dates = calendar(steps, records, candidates)
     picks, chosen = choose(seeds, dates.bounds)
-    return Job(words, shape, steps, seeds, dates, picks, chosen, records, candidates, fixed, key)
+    return Job(words, shape, form, steps, seeds, dates, picks, chosen, records, candidates, fixed, key)

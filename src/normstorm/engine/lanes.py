@@ -47,6 +47,8 @@ class Shape(NamedTuple):
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     exact    whether the problem knows grad F;   valued   whether it knows F
     kernel   whether the loop over steps is one kernel of a CPU
+    drawing  whether a block of noise is drawn by one kernel of a CPU
+    stride   steps of one pass through the loop: two if they are short
     wide     whether the lanes are many, as accelerators like it
     chip     whether the loop over steps is one kernel of a GPU, for all groups of a call
     """
@@ -59,6 +61,8 @@ class Shape(NamedTuple):
     exact: bool
     valued: bool
     kernel: bool
+    drawing: bool
+    stride: int
     wide: bool
     chip: bool
 
@@ -243,25 +247,32 @@ def draw_all(words: Words, shape: Shape, seeds: jax.Array, t: Any) -> Tree:
 
 
 def _draw_block(words: Words, shape: Shape, seeds: jax.Array, live: Any, t: Any) -> Tree:
-    """The same; small problems draw for every live lane, one after the other, so that empty lanes cost nothing."""
+    """The same; small problems draw for every live lane, one after the other, so that empty lanes cost nothing.
+
+    In one kernel if possible: else every operation is dispatched for every lane, and XLA spreads the larger ones over
+    threads, which wait for each other longer than they work.
+    """
     if shape.wide:
         return draw_all(words, shape, seeds, t)
     if shape.axis == 0:
         return _barrier(jax.tree.map(lambda s: _laid(s, range(s.ndim)), draw_all(words, shape, seeds, t)))
 
-    def draw(seed: jax.Array) -> Tree:
+    def draw(seed: jax.Array, t: Any) -> Tree:
         steps = t + 1 + jnp.arange(shape.block, dtype=jnp.int32)
         drawn = jax.vmap(lambda step: words.algorithm.draw(words.problem, step_key(seed, step)))(steps)
         # The innermost loop must run over many steps, not over a few coordinates.
         return jax.tree.map(lambda s: jnp.moveaxis(_laid(s, (*range(1, s.ndim), 0)), 0, -1), drawn)
 
-    by_lane = seeds.T
-    empty = jax.tree.map(lambda s: jnp.zeros((shape.lanes, *s.shape), s.dtype), jax.eval_shape(draw, by_lane[0]))
+    def draw_lanes(by_lane: jax.Array, live: Any, t: Any) -> Tree:
+        empty = jax.tree.map(lambda s: jnp.zeros((shape.lanes, *s.shape), s.dtype), jax.eval_shape(draw, by_lane[0], t))
 
-    def fill(lane: Any, buffer: Tree) -> Tree:
-        return jax.tree.map(lambda b, s: _put(b, s, lane), buffer, draw(by_lane[lane]))
+        def fill(lane: Any, buffer: Tree) -> Tree:
+            return jax.tree.map(lambda b, s: _put(b, s, lane), buffer, draw(by_lane[lane], t))
 
-    full = _barrier(jax.lax.fori_loop(0, live, fill, empty))
+        return jax.lax.fori_loop(0, live, fill, empty)
+
+    kernel = partial(one_kernel, draw_lanes) if shape.drawing else draw_lanes
+    full = _barrier(kernel(seeds.T, live, t))
     return _barrier(jax.tree.map(lambda b: jnp.swapaxes(b, 0, -1), full))
 
 
@@ -276,14 +287,15 @@ def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: 
         """Up to the next step at which some lane's iterate is taken."""
         lanes, kept, t = carry
         until = jnp.minimum(end, jnp.min(jnp.where(kept.step > t, kept.step, end)))
-        odd = (until - t) % 2
-        lanes = jax.lax.fori_loop(t - t0, t - t0 + odd, one, lanes)
+        odd = (until - t) % shape.stride
 
-        def two(i: Any, lanes: Lane) -> Lane:
-            at = t - t0 + odd + 2 * i
-            return one(at + 1, one(at, lanes))
+        def several(i: Any, lanes: Lane) -> Lane:
+            for j in range(shape.stride):
+                lanes = one(t - t0 + odd + shape.stride * i + j, lanes)
+            return lanes
 
-        lanes = jax.lax.fori_loop(0, (until - t) // 2, two, lanes)
+        lanes = jax.lax.fori_loop(t - t0, t - t0 + odd, one, lanes) if shape.stride > 1 else lanes
+        lanes = jax.lax.fori_loop(0, (until - t) // shape.stride, several, lanes)
         take = partial(_take, shape, lanes, t=until)
         return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until
 
@@ -331,28 +343,17 @@ def mark(words: Words, shape: Shape, dates: jax.Array, group: Group) -> Group:
     return group._replace(records=Records(*records), row=group.row + due)
 
 
-def begin(
-    words: Words, shape: Shape, x: Tree, dates: jax.Array, seeds: jax.Array, kept: Kept, records: Records
-) -> Group:
-    """Step 1 from the same x_1 in every lane."""
+def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
+    """Step 1, from x_1 in state.x."""
 
-    def draw(seed: jax.Array) -> Tree:
-        return words.algorithm.draw(words.problem, step_key(seed, 1))
-
-    def first(seed: jax.Array, samples: Tree) -> tuple[Lane, jax.Array]:
-        state, cost = words.algorithm.first(words.problem, x, samples)
-        zero = jnp.zeros_like(norm(state.m))
-        count = jnp.zeros_like(seed[0])
-        step = count.astype(jnp.int32)
-        nothing = Seen(zero, zero, zero + jnp.inf, count, count, step, zero + jnp.inf, step, x)
+    def step(lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
+        state, cost = words.algorithm.first(words.problem, lane.state.x, samples)
         size, g = _norms(words, shape, state)
-        return _settle(1, Lane(seed, state, _sum_up(shape, nothing, g)), size, g, cost), size
+        return _settle(1, lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g, cost), size
 
-    samples = _barrier(_over_lanes(shape, draw, seeds))
-    zero = jnp.zeros((), jnp.int32)
-    lanes, size = _over_lanes(shape, first, seeds, samples)
+    lanes, size = _over_lanes(shape, step, group.lanes, samples)
     lanes = _keep_best(shape, lanes, size, 1)
-    return mark(words, shape, dates, Group(lanes, _take(shape, lanes, kept, 1), records, zero + 1, zero))
+    return group._replace(lanes=lanes, kept=_take(shape, lanes, group.kept, 1), t=jnp.ones_like(group.t))
 
 
 def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Group, live: Any) -> Group:
@@ -363,12 +364,15 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Grou
         t0 = group.t
         end = jnp.minimum(t0 + shape.block, stop)
         noise = _draw_block(words, shape, group.lanes.seed, live, t0)
+        start = partial(first, words, shape, samples=jax.tree.map(lambda b: b[0], noise))
+        group = jax.lax.cond(t0 == 0, start, lambda group: group, group)
 
         def segment(group: Group) -> Group:
             until = jnp.minimum(end, dates[group.row])
             lanes, kept = _steps(words, shape, group, noise, t0, until)
             return mark(words, shape, dates, group._replace(lanes=lanes, kept=kept, t=until))
 
-        return jax.lax.while_loop(lambda g: g.t < end, segment, group)
+        # Step 1 is always recorded.
+        return jax.lax.while_loop(lambda g: (g.t < end) | (g.row == 0), segment, group)
 
     return jax.lax.while_loop(lambda g: g.t < stop, block, group)

@@ -14,9 +14,9 @@ import numpy as np
 
 from ..random import THREEFRY, seed_words, threefry
 from . import chip
-from .core import Algorithm
+from .core import Algorithm, State
 from .lanes import NEVER, Shape, Words
-from .replay import depends_on_input, primitives
+from .replay import depending_on_input, primitives
 
 Tree = Any
 SMALL = 128  # numbers in x and in one step's samples up to which lanes lie on the last axis
@@ -27,22 +27,41 @@ NUMBERS = 2**22  # numbers of a group whose loop is an ordinary one
 WIDE_BYTES = 2**25  # noise of one block of a group there
 CALL_BYTES = 2**32  # and of all groups of a call
 
-# Operations that XLA hands to libraries; a loop that holds one cannot be a single kernel.
+# Operations that XLA hands to libraries; what holds one cannot be a single kernel.
 LIBRARY = (
     *("dot_general", "conv_general", "sort", "top_k", "scatter", "fft", "ffi", "custom_call", "pure_callback"),
     *("cholesky", "lu", "qr", "eig", "svd", "schur", "householder", "triangular_solve", "tridiagonal"),
 )
 
+# Functions that take so many instructions that two steps in one pass are slower than one.
+LONG = frozenset(("cos", "cosh", "erf", "exp", "expm1", "log", "log1p", "logistic", "pow", "sin", "tan", "tanh"))
 
-def fits_one_kernel(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> bool:
-    """Whether a step holds nothing but plain arithmetic."""
 
-    def step(x: Tree, samples: Tree) -> Tree:
-        state, _ = algorithm.first(problem, x, samples)
-        return algorithm.step(problem, state, samples, 2)[0], problem.full_grad(x) if average else ()
+class Traced(NamedTuple):
+    """Two steps, looked at without being carried out.
 
-    names = set(primitives(jax.make_jaxpr(step)(x, samples).jaxpr))
-    return not any(name.startswith(library) for name in names for library in LIBRARY)
+    state    the form of what a lane carries from one step to the next
+    names    all operations
+    dearest  sample gradients of the dearer step, where that is a fixed number; else 1
+    """
+
+    state: State
+    names: frozenset[str]
+    dearest: int
+
+
+def trace(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> Traced:
+    asked: list[Any] = []
+
+    def steps(x: Tree, samples: Tree) -> Tree:
+        state, cost = algorithm.first(problem, x, samples)
+        after, later = algorithm.step(problem, state, samples, 2)
+        asked.extend((cost, later))
+        return state, after, problem.full_grad(x) if average else ()
+
+    traced, (state, *_) = jax.make_jaxpr(steps, return_shape=True)(x, samples)
+    dearest = max(cost if isinstance(cost, int) else 1 for cost in asked)
+    return Traced(state, frozenset(primitives(traced.jaxpr)), dearest)
 
 
 def check_problem(problem: Any, x: Tree, batch: Tree) -> None:
@@ -67,28 +86,16 @@ def _form(tree: Tree) -> str:
     return names[0] if structure == alone else str(jax.tree.unflatten(structure, names))
 
 
-def dearest_step(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree) -> int:
-    """Sample gradients of a step, where that is a fixed number; else 1."""
-    asked: list[Any] = []
-
-    def step(x: Tree, samples: Tree) -> None:
-        state, cost = algorithm.first(problem, x, samples)
-        asked.extend([cost, algorithm.step(problem, state, samples, 2)[1]])
-
-    jax.eval_shape(step, x, samples)
-    return max(cost if isinstance(cost, int) else 1 for cost in asked)
-
-
 def accelerated() -> bool:
     """Whether this is a machine that wants many lanes at once."""
     return jax.default_backend() != "cpu"
 
 
-def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) -> Shape:
-    """Lanes and block length from the size of x and of one step's samples."""
+def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) -> tuple[Shape, State]:
+    """Lanes and block length from the size of x and of one step's samples; also the form of a lane's state."""
     key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=THREEFRY)
-    drawing = jax.eval_shape(lambda k: algorithm.draw(problem, k), key)
-    samples = jax.tree.leaves(drawing)
+    draw, drawn_form = jax.make_jaxpr(lambda k: algorithm.draw(problem, k), return_shape=True)(key)
+    samples = jax.tree.leaves(drawn_form)
     batch = jax.eval_shape(lambda k: problem.sample(k, 1), key)
     check_problem(problem, x, batch)
     point = sum(leaf.size for leaf in jax.tree.leaves(x))
@@ -97,23 +104,35 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     size = max(point, drawn)
     small, wide = size <= SMALL, accelerated()
     lanes, groups = (16, 4) if small else (1, 1)
-    longest = 2**32 // (dearest_step(problem, algorithm, x, drawing) + 1)  # within a block, costs are 32-bit words
-    block = _block(min(256, longest), BLOCK_BYTES, lanes * bytes_drawn)
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     average = average and exact
+    traced = trace(problem, algorithm, x, drawn_form, average)
+    longest = 2**32 // (traced.dearest + 1)  # within a block, costs are 32-bit words
+    block = _block(min(256, longest), BLOCK_BYTES, lanes * bytes_drawn)
     ordinary = wide or size > LARGE or getattr(algorithm.estimator, "ordinary", False)
     # XLA ends the process on a kernel whose operands it finds to be constants.
-    ordinary = ordinary or not depends_on_input(jax.make_jaxpr(problem.grad)(x, batch).jaxpr)
-    kernel = not ordinary and fits_one_kernel(problem, algorithm, x, drawing, average)
-    shape = Shape(lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, wide, False)
-    if not wide:
-        return shape
-    if small and chip.fits(Words(problem, algorithm), shape, x, drawing):
+    ordinary = ordinary or not any(depending_on_input(jax.make_jaxpr(problem.grad)(x, batch).jaxpr))
+    kernel = not ordinary and _plain(traced.names)
+    # jax.random makes all its numbers at once; so much work in one operation is given to several threads.
+    names = frozenset(primitives(draw.jaxpr))
+    drawing = small and not wide and _plain(names) and "random_bits" not in names
+    drawing = drawing and drawn > 0 and all(depending_on_input(draw.jaxpr))
+    stride = 1 if traced.names & LONG else 2
+    shape = Shape(
+        lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, drawing, stride, wide, False
+    )
+    if wide and small and chip.fits(Words(problem, algorithm), shape, x, traced.state, drawn_form):
         block = _block(min(512, longest), WIDE_BYTES, MANY * bytes_drawn)
-        return shape._replace(lanes=MANY, groups=_groups(MANY * block * bytes_drawn), block=block, chip=True)
-    lanes = 2 ** int(math.log2(max(1, min(16 * MANY, NUMBERS // size))))
-    return shape._replace(lanes=lanes, groups=1, block=_block(min(64, longest), WIDE_BYTES, lanes * bytes_drawn))
+        shape = shape._replace(lanes=MANY, groups=_groups(MANY * block * bytes_drawn), block=block, chip=True)
+    elif wide:
+        lanes = 2 ** int(math.log2(max(1, min(16 * MANY, NUMBERS // size))))
+        shape = shape._replace(lanes=lanes, groups=1, block=_block(min(64, longest), WIDE_BYTES, lanes * bytes_drawn))
+    return shape, traced.state
+
+
+def _plain(names: frozenset[str]) -> bool:
+    return not any(name.startswith(library) for name in names for library in LIBRARY)
 
 
 def _block(longest: int, memory: int, bytes_a_step: int) -> int:

@@ -69,10 +69,10 @@ def primitives(jaxpr: Any) -> Iterator[str]:
                     yield from primitives(inner)
 
 
-def depends_on_input(jaxpr: Any) -> bool:
-    """Whether some result of a traced function depends on some argument."""
+def depending_on_input(jaxpr: Any) -> list[bool]:
+    """Which results of a traced function depend on some argument."""
     touched = set(jaxpr.invars)
     for equation in jaxpr.eqns:
         if any(not hasattr(atom, "val") and atom in touched for atom in equation.invars):
             touched.update(equation.outvars)
-    return any(not hasattr(atom, "val") and atom in touched for atom in jaxpr.outvars)
+    return [not hasattr(atom, "val") and atom in touched for atom in jaxpr.outvars]

@@ -63,15 +63,12 @@ def run(
         _whole("chunk", chunk, 1, LONGEST)
     threads = cores() if threads is None else _whole("threads", threads, 1, LONGEST)
     job = prepare(problem, algorithm, x, int(steps), todo, records=records, candidates=candidates, average=average)
-    first = job.begin(0, x)
-    job, first = job.compiled(first, x)
+    job = job.compiled(job.begin(0, x))
     identity = {**job.identity(x), "fingerprint": fingerprint}
     with ThreadPoolExecutor(threads) as pool:
         spread = map if threads == 1 else partial(_spread, pool, jnp.zeros(()).dtype == np.float64)
-        groups = _resume(checkpoint, identity, job.calls, first) or [
-            first,
-            *spread(lambda c: job.begin(c, x), range(1, job.calls)),
-        ]
+        groups = [job.begin(call, x) for call in range(job.calls)]
+        groups = _resume(checkpoint, identity, groups) or groups
         saved = time.monotonic()
         done, length = int(groups[0].t.ravel()[0]), chunk or 4 * job.shape.block
         try:
@@ -110,16 +107,15 @@ def _flat(groups: list[Group]) -> dict[str, np.ndarray]:
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(stacked)}
 
 
-def _resume(
-    path: str | os.PathLike[str] | None, identity: dict[str, Any], calls: int, template: Group
-) -> list[Group] | None:
+def _resume(path: str | os.PathLike[str] | None, identity: dict[str, Any], groups: list[Group]) -> list[Group] | None:
     if path is None or not os.path.exists(path):
         return None
-    leaves = jax.tree_util.tree_leaves_with_path(template)
+    calls = len(groups)
+    leaves = jax.tree_util.tree_leaves_with_path(groups[0])
     names = [jax.tree_util.keystr(name) for name, _ in leaves]
     expected = {name: ((calls, *leaf.shape), leaf.dtype.str) for name, (_, leaf) in zip(names, leaves, strict=True)}
     arrays = storage.load(path, identity, expected)
-    structure = jax.tree.structure(template)
+    structure = jax.tree.structure(groups[0])
     return [jax.tree.unflatten(structure, [jnp.asarray(arrays[n][c]) for n in names]) for c in range(calls)]
 
 

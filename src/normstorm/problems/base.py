@@ -25,6 +25,7 @@ from jax import lax
 
 from normstorm.pytrees import STATIC as STATIC
 from normstorm.pytrees import pytree as pytree
+from normstorm.random import index
 from normstorm.theory.constants import NOISE_SENSES, Constants
 
 CHUNK = 4096
@@ -138,7 +139,7 @@ class FiniteSum(ABC):
         return int(np.shape(jax.tree.leaves(self.data)[0])[0])
 
     def sample(self, key: jax.Array, n: int) -> jax.Array:
-        return jax.random.randint(key, (n,), 0, self.size)
+        return index(key, (n,), self.size)
 
     def grad(self, x: Any, batch: jax.Array) -> Any:
         return mean_gradient(self.loss, x, jax.tree.map(lambda a: a[batch], self._rows(x)))

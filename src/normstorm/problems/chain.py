@@ -19,6 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm.problems.base import STATIC, Certified, count, dot, pytree
+from normstorm.random import numbers
 
 PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
 PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in ((9 - 33**0.5) / 4, (9 + 33**0.5) / 4))
@@ -68,7 +69,7 @@ class Chain(Certified):
         return -PHI * (1 + math.e * (self.length - 1))
 
     def sample(self, key: jax.Array, n: int) -> jax.Array:
-        return jax.random.bernoulli(key, self.p, (n,))
+        return numbers(key, 0, n)[1] < self.p
 
     def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
         rotation = jnp.asarray(self.rotation, x.dtype)

@@ -26,9 +26,10 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from normstorm.problems.base import STATIC, Certified, nonnegative, positive, pytree, unit
-from normstorm.random import normal
+from normstorm.random import numbers
 
 
 class Effect(NamedTuple):
@@ -55,7 +56,14 @@ class Objective(Protocol):
 
 
 class Noise(Protocol):
-    def sample(self, key: jax.Array, n: int, dim: int) -> Any: ...
+    def takes(self, dim: int) -> tuple[int, int]:
+        """The standard normals, and the numbers uniform on [0, 1), that one sample is made of."""
+        ...
+
+    def sample(self, normals: jax.Array, uniforms: jax.Array, dim: int) -> Any:
+        """Samples from the numbers that they take, a row for each."""
+        ...
+
     def mean(self, x: jax.Array, gradient: jax.Array, sample: Any) -> jax.Array:
         """Mean of n_p(x, s) over the samples; gradient = grad F(x)."""
         ...
@@ -76,9 +84,11 @@ class SphereNoise:
     s0: float
     s1: float
 
-    def sample(self, key: jax.Array, n: int, dim: int) -> tuple[jax.Array, jax.Array]:
-        sign, direction = jax.random.split(key)
-        return jax.random.rademacher(sign, (n,), float), unit(normal(direction, (n, dim)))
+    def takes(self, dim: int) -> tuple[int, int]:
+        return dim, 1
+
+    def sample(self, normals: jax.Array, uniforms: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+        return jnp.where(uniforms[:, 0] < 0.5, -1.0, 1.0), unit(normals)
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         e, u = (jnp.mean(part, axis=0).astype(x.dtype) for part in sample)
@@ -93,9 +103,11 @@ class SphereNoise:
 class GaussianNoise(SphereNoise):
     """As SphereNoise with e ~ N(0, 1), u ~ N(0, I/d): the same second moments, but unbounded, so 3A and 4A fail."""
 
-    def sample(self, key: jax.Array, n: int, dim: int) -> tuple[jax.Array, jax.Array]:
-        sign, direction = jax.random.split(key)
-        return normal(sign, (n,)), normal(direction, (n, dim)) / math.sqrt(dim)
+    def takes(self, dim: int) -> tuple[int, int]:
+        return dim + 1, 0
+
+    def sample(self, normals: jax.Array, uniforms: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+        return normals[:, 0], normals[:, 1:] / math.sqrt(dim)
 
     def effect(self, sense: str, dim: int) -> Effect:
         if sense == "almost-sure":
@@ -119,10 +131,11 @@ class FourierNoise:
     sf: float
     w: float
 
-    def sample(self, key: jax.Array, n: int, dim: int) -> tuple[jax.Array, jax.Array]:
-        direction, phase = jax.random.split(key)
-        v = unit(normal(direction, (n, dim)))
-        return v, jax.random.uniform(phase, (n,), maxval=2 * math.pi)
+    def takes(self, dim: int) -> tuple[int, int]:
+        return dim, 1
+
+    def sample(self, normals: jax.Array, uniforms: jax.Array, dim: int) -> tuple[jax.Array, jax.Array]:
+        return unit(normals), 2 * math.pi * uniforms[:, 0]
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         v, phi = (part.astype(x.dtype) for part in sample)
@@ -145,8 +158,12 @@ class CoordinateNoise:
     equality. Differences obey the same two statements with D in the place of g.
     """
 
-    def sample(self, key: jax.Array, n: int, dim: int) -> jax.Array:
-        return jax.random.randint(key, (n,), 0, dim)
+    def takes(self, dim: int) -> tuple[int, int]:
+        return 0, 1
+
+    def sample(self, normals: jax.Array, uniforms: jax.Array, dim: int) -> jax.Array:
+        # A number below one, times dim, may be rounded up to dim.
+        return jnp.minimum((dim * uniforms[:, 0]).astype(jnp.int32), dim - 1)
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: jax.Array) -> jax.Array:
         share = jnp.mean(jax.nn.one_hot(sample, x.size, dtype=x.dtype), axis=0)
@@ -178,8 +195,16 @@ class Noisy(Certified):
         return self.objective.infimum_kind
 
     def sample(self, key: jax.Array, n: int) -> tuple[Any, ...]:
-        keys = jax.random.split(key, max(len(self.noises), 1))
-        return tuple(noise.sample(k, n, self.dim) for noise, k in zip(self.noises, keys, strict=False))
+        if not self.noises:
+            return ()
+        ends = np.cumsum([(0, 0), *(noise.takes(self.dim) for noise in self.noises)], axis=0).tolist()
+        p, q = ends[-1]
+        normals, uniforms = numbers(key, n * p, n * q)
+        normals, uniforms = normals.reshape(n, p), uniforms.reshape(n, q)
+        return tuple(
+            noise.sample(normals[:, a:c], uniforms[:, b:d], self.dim)
+            for noise, (a, b), (c, d) in zip(self.noises, ends, ends[1:], strict=False)
+        )
 
     def grad(self, x: jax.Array, batch: tuple[Any, ...]) -> jax.Array:
         gradient = result = self.objective.grad(x)
