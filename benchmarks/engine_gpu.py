@@ -85,11 +85,11 @@ class Plain:
 
     def __enter__(self) -> None:
         self.fits, chip.fits = chip.fits, lambda *_: False
-        job._SHAPES.clear()
+        job._FOUND.clear()
 
     def __exit__(self, *_: Any) -> None:
         chip.fits = self.fits
-        job._SHAPES.clear()
+        job._FOUND.clear()
 
 
 def speed(repeats: int) -> list[dict[str, Any]]:
@@ -132,10 +132,10 @@ def equality() -> list[dict[str, Any]]:
 
 def _equality(problem: Any, dtype: str, algorithm: Any) -> dict[str, Any]:
     go = partial(run, problem, algorithm, jnp.asarray(problem.start(), dtype), 300, 40, records=9)
-    job._SHAPES.clear()
+    job._FOUND.clear()
     ours = go()
     row = {"problem": problem.name, "algorithm": algorithm.name, "dtype": dtype}
-    row["chip"] = next(iter(job._SHAPES.values())).chip
+    row["chip"] = next(iter(job._FOUND.values()))[0].chip
     with Plain():
         plain = go()
     row |= {f: _difference(getattr(ours, f), getattr(plain, f)) for f in ("last", "running_mean", "value")}

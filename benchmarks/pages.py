@@ -51,30 +51,41 @@ def gpu_table(report: dict[str, Any]) -> str:
 
 
 def choice_table(report: dict[str, Any]) -> str:
-    """Sample gradients to the hardest target of every problem, tuned alike; the sharp plan of Normalized STORM too.
+    """Sample gradients to a target on every problem, tuned alike; the sharp plan of Normalized STORM too.
 
-    Rows are ordered by the mean of their ranks over the problems where they can run.
+    The target is the smallest that half of the algorithms that can run there reach. Rows are ordered by the mean of
+    their ranks over the problems where they can run.
     """
-    hardest = {p["problem"]: min(p["targets"]) for p in report["problems"]}
+    chosen = {p["problem"]: _common_target(report, p) for p in report["problems"]}
     budget, cells, values = report["spec"]["budget"], {}, {}
     for row in report["targets"]:
         tuned, plan = row["tuned_for_it"], row["setting"] == "sharp plan, probability 0.95"
-        if row["target"] != hardest[row["problem"]] or not (tuned or plan):
+        if row["target"] != chosen[row["problem"]] or not (tuned or plan):
             continue
         name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
         cells[name, row["problem"]] = _samples(row, budget)
         values[name, row["problem"]] = (row["median"] is None, row["median"] or 1 - row["reached"])
     ranks: dict[str, list[float]] = {}
-    for problem in hardest:
+    for problem in chosen:
         own = sorted(v for (_, p), v in values.items() if p == problem)
         for (name, p), value in values.items():
             if p == problem:
                 ranks.setdefault(name, []).append(own.index(value) / len(own))
     order = sorted(ranks, key=lambda name: sum(ranks[name]) / len(ranks[name]))
-    heads = [f"{problem}, {target:g}" for problem, target in hardest.items()]
+    heads = [f"{problem}, {target:g}" for problem, target in chosen.items()]
     lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    lines += [f"| {name} | {' | '.join(cells.get((name, p), '-') for p in hardest)} |" for name in order]
+    lines += [f"| {name} | {' | '.join(cells.get((name, p), '-') for p in chosen)} |" for name in order]
     return "\n".join(lines)
+
+
+def _common_target(report: dict[str, Any], problem: dict[str, Any]) -> float:
+    def share(target: float) -> float:
+        rows = [r for r in report["targets"] if (r["problem"], r["target"]) == (problem["problem"], target)]
+        reached = [r["median"] is not None for r in rows if r["tuned_for_it"]]
+        return sum(reached) / len(reached)
+
+    found: float = min((t for t in problem["targets"] if share(t) >= 0.5), default=max(problem["targets"]))
+    return found
 
 
 def _samples(row: dict[str, Any], budget: int) -> str:

@@ -86,6 +86,8 @@ def test_alone_in_a_crowd_and_in_pieces(on_chip):
         for field in FIELDS:
             np.testing.assert_array_equal(getattr(crowd, field)[66], getattr(other, field)[i], err_msg=field)
         np.testing.assert_array_equal(crowd.candidates.x[66], other.candidates.x[i])
+    single = go("quartic", STORM, "float64", seeds=[66], steps=1)
+    assert single.grad_norm[0, 0] == single.mean_grad_norm[0] == crowd.grad_norm[66, 0]
 
 
 @pytest.mark.parametrize("name", ["dro-chi2", "tanh-network"])
@@ -156,7 +158,7 @@ def test_committed_figures():
     for row in report["speed"]:
         assert row["target"] is None or row["seed_steps_per_second"]["chip"] >= row["target"]
     assert all(report["identity"].values())
-    limits = {"float64": 1e-11, "float32": 1e-5}
+    limits = {"float64": 1e-11, "float32": 3e-5}
     for row in report["equality"]:
         assert max(row["running_mean"], row["value"]) <= limits[row["dtype"]]
         assert row["last"] <= 100 * limits[row["dtype"]]  # rounding grows along an unstable path

@@ -11,6 +11,7 @@ import pytest
 from toy import Metered, Toy
 
 from normstorm.engine import normalized_storm, run
+from normstorm.engine.job import Job
 from normstorm.results import Trace
 
 STORM = normalized_storm(alpha=0.05, eta=0.02)
@@ -163,6 +164,20 @@ def test_classes_whose_pytrees_look_the_same_are_kept_apart() -> None:
     assert jax.tree.structure(Twin(10)) == jax.tree.structure(Toy(10))
     one, other = (run(problem, STORM, x0, 20, 2) for problem in (Toy(10), Twin(10)))
     np.testing.assert_allclose(one.value, -other.value, rtol=1e-12)
+
+
+def test_device_of_the_caller_reaches_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, advance = [], Job.advance
+
+    def note(job: Job, *args: Any) -> Any:
+        seen.append(jax.config.jax_default_device)
+        return advance(job, *args)
+
+    monkeypatch.setattr(Job, "advance", note)
+    (device, *_) = jax.devices("cpu")
+    with jax.default_device(device):
+        run(Toy(10), STORM, jnp.linspace(-1, 2, 10), 10, 20, threads=2)
+    assert len(seen) > 1 and set(seen) == {device}
 
 
 def test_precision_of_the_caller_reaches_the_threads() -> None:

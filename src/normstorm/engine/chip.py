@@ -75,14 +75,6 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, groups: Gro
         end = jnp.minimum(t0 + shape.block, stop)
         noise = _draw(words, shape, groups.lanes.seed, t0)
 
-        def start(groups: Group) -> Group:
-            begun: Group = jax.lax.map(
-                lambda g: first(words, shape, *g), (groups, jax.tree.map(lambda b: b[:, 0], noise))
-            )
-            return begun
-
-        groups = jax.lax.cond(t0 == 0, start, lambda groups: groups, groups)
-
         def segment(groups: Group) -> Group:
             until = jnp.minimum(end, dates[groups.row[0]])
             lanes, kept = steps(words, shape, groups, noise, t0, until)
@@ -92,8 +84,16 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, groups: Gro
             marked: Group = jax.lax.cond(due, write, lambda g: g, moved)
             return marked
 
-        return jax.lax.while_loop(lambda g: (g.t[0] < end) | (g.row[0] == 0), segment, groups)
+        return jax.lax.while_loop(lambda g: g.t[0] < end, segment, groups)
 
+    def start(groups: Group) -> Group:
+        noise = _draw(words, shape._replace(block=1), groups.lanes.seed, 0)
+        samples = jax.tree.map(lambda b: b[:, 0], noise)
+        begun: Group = jax.lax.map(lambda g: mark(words, shape, dates, first(words, shape, *g)), (groups, samples))
+        return begun
+
+    # Outside of the loop: a GPU waits for the host wherever it has to choose.
+    groups = jax.lax.cond((groups.t[0] == 0) & (stop > 0), start, lambda groups: groups, groups)
     return jax.lax.while_loop(lambda g: g.t[0] < stop, block, groups)
 
 

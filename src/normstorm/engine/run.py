@@ -66,7 +66,7 @@ def run(
     job = job.compiled(job.begin(0, x))
     identity = {**job.identity(x), "fingerprint": fingerprint}
     with ThreadPoolExecutor(threads) as pool:
-        spread = map if threads == 1 else partial(_spread, pool, jnp.zeros(()).dtype == np.float64)
+        spread = map if threads == 1 else partial(_spread, pool)
         groups = [job.begin(call, x) for call in range(job.calls)]
         groups = _resume(checkpoint, identity, groups) or groups
         saved = time.monotonic()
@@ -91,11 +91,13 @@ def run(
     return job.result(groups)
 
 
-def _spread(pool: ThreadPoolExecutor, double: bool, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
-    """pool.map with the caller's precision, which JAX keeps for each thread apart."""
+def _spread(pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
+    """pool.map with the caller's precision and device, which JAX keeps for each thread apart."""
+    config: Any = jax.config
+    double, device = jnp.zeros(()).dtype == np.float64, config.jax_default_device
 
     def call(*args: Any) -> Any:
-        with jax.enable_x64(double):
+        with jax.enable_x64(double), jax.default_device(device):
             return function(*args)
 
     return pool.map(call, *args)

@@ -36,6 +36,7 @@ from .spec import Spec
 from .theorems import theorems
 
 RECORDS = 128
+FIELD = 1.05  # and a little more than what the middle one of the algorithms has there
 SLACK = 1.1  # where the cost of a step is a matter of luck, so many times the steps that are expected to fit
 EASE = (4.0, 2.0, 1.25)  # targets if none are given: at most so many times the best median at the budget
 DEFAULT, THEOREM, TUNED = "default", "theorem", "tuned"
@@ -163,9 +164,9 @@ def board(
     if spec.tune:
         grids = {n: [s for s in METHODS[n].grid(known) if bench.affords(n, s)] for n in able}
         found = bench.measure("search", grids, bench.tuning_seeds)
-        targets = targets or _targets([m for each in found.values() for m in each], known)
+        targets = targets or _targets(list(found.values()), known)
         rows += bench.tuned(found, targets)
-    targets = targets or _targets([r.measured for r in rows if r.measured is not None], known)
+    targets = targets or _targets(list(measured.values()), known)
     order = {name: i for i, name in enumerate(spec.algorithms)}
     ordered = tuple(sorted(rows, key=lambda r: order[r.algorithm]))
     exact = known.size is None
@@ -178,16 +179,21 @@ def _named(name: str, problem: Any, known: Scales) -> list[tuple[str, str, Setti
     return [(DEFAULT, DEFAULT, METHODS[name].default(known)), *proven]
 
 
-def _targets(found: Sequence[Measured], known: Scales) -> tuple[float, ...]:
+def _targets(found: Sequence[Sequence[Measured]], known: Scales) -> tuple[float, ...]:
     """Round numbers a little above multiples of the best median at the budget, as far as they lie below the start.
 
-    A target that the start already meets says only what a first step costs; there is none if everybody diverged.
+    And one that about half of the algorithms reach: those near the best tell only the few best from each other.
+    `found` has all settings of each algorithm. A target that the start already meets says only what a first step costs;
+    there is none if everybody diverged.
     """
-    best = min((estimate(m.paths.final(known.budget), 0.5).value for m in found), default=np.inf)
-    if not 0 < best < np.inf:
+    medians = [[estimate(m.paths.final(known.budget), 0.5).value for m in each] for each in found]
+    finals = sorted(min(each, default=np.inf) for each in medians)
+    if not finals or not 0 < finals[0] < np.inf:
         return ()
-    rounded = (float(f"{1.005 * ease * best:.2g}") for ease in EASE)
-    return tuple(target for target in rounded if target < known.grad_norm)
+    wanted = [1.005 * ease * finals[0] for ease in EASE]
+    wanted.append(max(wanted[-1], FIELD * finals[(len(finals) - 1) // 2]))
+    rounded = {float(f"{target:.2g}") for target in wanted}
+    return tuple(sorted((target for target in rounded if target < known.grad_norm), reverse=True))
 
 
 @dataclass(frozen=True)
