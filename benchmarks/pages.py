@@ -65,17 +65,50 @@ def choice_table(report: dict[str, Any]) -> str:
         name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
         cells[name, row["problem"]] = _samples(row, budget)
         values[name, row["problem"]] = (row["median"] is None, row["median"] or 1 - row["reached"])
+    heads = [f"{problem}, {target:g}" for problem, target in chosen.items()]
+    lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
+    lines += [f"| {name} | {' | '.join(cells.get((name, p), '-') for p in chosen)} |" for name in _by_rank(values)]
+    return "\n".join(lines)
+
+
+def finals_table(report: dict[str, Any]) -> str:
+    """The average gradient norm at the budget: tuned, and the default; the sharp plan of Normalized STORM too."""
+    problems = [p["problem"] for p in report["problems"]]
+    tuned: dict[tuple[str, str], str] = {}
+    defaults: dict[tuple[str, str], str] = {}
+    values: dict[tuple[str, str], float] = {}
+    for row in report["rows"]:
+        if row["reason"] is not None:
+            continue
+        plan = row["setting"] == "sharp plan, probability 0.95"
+        if row["kind"] == "default":
+            defaults[row["algorithm"], row["problem"]] = _norm(row["final_median"])
+        elif plan or row["setting"].startswith("tuned for the budget"):
+            name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
+            interval = f"{_norm(row['final_median'])} [{_norm(row['final_low'])}, {_norm(row['final_high'])}]"
+            tuned[name, row["problem"]] = interval
+            values[name, row["problem"]] = math.inf if row["final_median"] is None else row["final_median"]
+    heads = [f"{p}, tuned | default" for p in problems]
+    lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + 2 * len(problems)) + "|"]
+    for name in _by_rank(values):
+        cells = [f"{tuned.get((name, p), '-')} | {defaults.get((name, p), '-')}" for p in problems]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
+    """Names by the mean of their ranks over the problems where they have a value."""
     ranks: dict[str, list[float]] = {}
-    for problem in chosen:
+    for problem in {p for _, p in values}:
         own = sorted(v for (_, p), v in values.items() if p == problem)
         for (name, p), value in values.items():
             if p == problem:
                 ranks.setdefault(name, []).append(own.index(value) / len(own))
-    order = sorted(ranks, key=lambda name: sum(ranks[name]) / len(ranks[name]))
-    heads = [f"{problem}, {target:g}" for problem, target in chosen.items()]
-    lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
-    lines += [f"| {name} | {' | '.join(cells.get((name, p), '-') for p in chosen)} |" for name in order]
-    return "\n".join(lines)
+    return sorted(ranks, key=lambda name: (sum(ranks[name]) / len(ranks[name]), name))
+
+
+def _norm(value: float | None) -> str:
+    return "diverged" if value is None else f"{value:.3g}"
 
 
 def _common_target(report: dict[str, Any], problem: dict[str, Any]) -> float:

@@ -193,7 +193,7 @@ def _band(board: Board, row: Row) -> Iterator[dict[str, Any]]:
     seen = row.measured.paths
     first, last = np.max(seen.cost[:, 0]), np.max(seen.cost[:, -1])  # a seed that diverges asks no more
     costs = np.unique(np.rint(np.geomspace(1, board.budget, POINTS)))
-    costs = costs[(costs >= first) & (costs <= last)]
+    costs = np.unique([*costs[(costs >= first) & (costs <= last)], min(last, board.budget)])
     values = np.sort(seen.at(costs), axis=0)
     counted = {name: values[rank(len(values), q) - 1] for name, q in LEVELS.items()}
     for i, cost in enumerate(costs):
