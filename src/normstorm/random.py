@@ -9,7 +9,8 @@ one pass of threefry, and `index` rows of a table. They are optional; with them,
 Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); Box and Muller, "A Note on
 the Generation of Random Normal Deviates" (Annals of Mathematical Statistics 29, 1958).
 Departures: a pair of normals is made from 64 bits (the largest value is sqrt(66 log 2) < 6.77, and the distribution
-function is off by at most 2^-32); an index comes from 32 bits, so that its probabilities are off by at most 2^-32.
+function is off by at most 2^-32, in single precision by 2^-25 at zero); an index comes from 32 bits, so that its
+probabilities are off by at most 2^-32.
 """
 
 from __future__ import annotations
@@ -170,7 +171,9 @@ def normal(key: jax.Array, shape: Sequence[int], dtype: Any = float) -> jax.Arra
 
 def numbers(key: jax.Array, normals: int, uniforms: int, dtype: Any = float) -> tuple[jax.Array, jax.Array]:
     """So many standard normals, and so many numbers that are uniform on [0, 1), all independent."""
-    name = _check("numbers", key, (normals, uniforms), dtype)
+    if min(normals, uniforms) < 0:
+        raise ValueError(f"numbers: normals and uniforms must be >= 0; got {normals} and {uniforms}")
+    name = _check("numbers", key, (), dtype)
     drawn = _numbers(normals, uniforms, name, inside_kernel())(jax.random.key_data(key))
     return drawn[uniforms:], drawn[:uniforms]
 
@@ -178,7 +181,7 @@ def numbers(key: jax.Array, normals: int, uniforms: int, dtype: Any = float) -> 
 def index(key: jax.Array, shape: Sequence[int], size: int) -> jax.Array:
     """Integers that are uniform on 0..size-1: the upper half of the product of `size` and 32 random bits."""
     _check("index", key, shape)
-    if not 1 <= size < 2**31:
+    if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or not 1 <= size < 2**31:
         raise ValueError(f"index: size must be an integer in [1, 2**31); got size={size!r}")
     return _indices(math.prod(shape), size, inside_kernel())(jax.random.key_data(key)).reshape(shape)
 
@@ -198,6 +201,8 @@ def _check(who: str, key: jax.Array, shape: Sequence[int], dtype: Any = float) -
         raise ValueError(
             f"{who}: key must be one typed threefry key, as jax.random.key makes it; got {key.dtype}{key.shape}"
         )
+    if not isinstance(shape, Sequence) or not all(isinstance(n, (int, np.integer)) for n in shape):
+        raise ValueError(f"{who}: shape must be a sequence of integers; got shape={shape!r}")
     if min(shape, default=0) < 0:
         raise ValueError(f"{who}: shape must have no negative entry; got shape={tuple(shape)}")
     name = str(jax.dtypes.canonicalize_dtype(dtype))
@@ -206,6 +211,7 @@ def _check(who: str, key: jax.Array, shape: Sequence[int], dtype: Any = float) -
     return name
 
 
+# What is drawn inside a kernel is traced apart, hence `kernel`.
 @cache
 def _numbers(normals: int, uniforms: int, dtype: str, kernel: bool) -> Callable[[jax.Array], jax.Array]:
     return _for_many_keys(lambda keys: _rows(keys, normals, uniforms, dtype))
@@ -322,7 +328,7 @@ def _pair(radius: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
         v = (_small_whole((angle | U32(1)).astype(jnp.uint64)) - 2.0**31) * 2.0**-31
         sign = bitcast_convert_type(angle.astype(jnp.uint64) << np.uint64(63), jnp.int64)
     else:
-        v = bitcast_convert_type(angle | U32(1), jnp.int32).astype(dtype) * 2.0**-31
+        v = bitcast_convert_type((angle | U32(1)) ^ U32(2**31), jnp.int32).astype(dtype) * 2.0**-31
         sign = bitcast_convert_type(angle << U32(31), jnp.int32)
     sine = radius * v * series(SINE[dtype], v * v)
     cosine = bitcast_convert_type(radius * series(COSINE[dtype], v * v), sign.dtype)

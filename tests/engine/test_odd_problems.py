@@ -9,6 +9,7 @@ import pytest
 
 from normstorm import random
 from normstorm.engine import job, layout, momentum_nsgd, normalized_storm, run
+from normstorm.engine.algorithms.sgd import sgd
 from normstorm.engine.job import Job
 from normstorm.engine.run import cores
 from normstorm.random import index, numbers, seed_words, step_key
@@ -52,6 +53,39 @@ def test_samples_that_are_constant_or_made_of_constants(sample: Any) -> None:
     found = run(problem, STORM, jnp.ones(3), 1, [5])
     batch = np.asarray(sample(step_key(jnp.asarray(seed_words([5])[0]), 1), 2))
     np.testing.assert_allclose(found.estimate[0], 1 + batch.mean(axis=0), rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "gradient",
+    [
+        lambda x, batch: jnp.where(np.zeros(3, bool), x, 1.0),
+        lambda x, batch: jax.grad(lambda x: jnp.sum(jax.nn.leaky_relu(x, 1.0)))(x),
+        lambda x, batch: jnp.sum(jnp.zeros((3, 3)) * x, axis=1) + 1.0,
+        lambda x, batch: jnp.ones(3) + jnp.sum(x[:0]),
+        lambda x, batch: jnp.ones(3) + (x.astype(jnp.int32) * 0),
+    ],
+)
+def test_a_gradient_that_the_compiler_finds_to_be_a_constant(gradient: Any) -> None:
+    """It looks as if it depended on x; in one kernel, it would end the process."""
+    found = run(Plain(gradient), STORM, jnp.ones(3), 9, 2)
+    np.testing.assert_allclose(found.last, np.full((2, 3), 1 - 0.09 / np.sqrt(3)), atol=1e-15)
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda key, n: numbers(key, 3 * n, 0)[0].reshape(n, 3).astype(jnp.int32) * 0,
+        lambda key, n: jnp.where(jnp.zeros((n, 3), bool), numbers(key, 3 * n, 0)[0].reshape(n, 3), 0.0),
+    ],
+)
+def test_samples_that_the_compiler_finds_to_be_constants(sample: Any) -> None:
+    found = run(Plain(lambda x, batch: x + jnp.mean(batch, axis=0), sample), STORM, jnp.ones(3), 9, 2)
+    np.testing.assert_allclose(found.last, np.full((2, 3), 1 - 0.09 / np.sqrt(3)), atol=1e-15)
+
+
+def test_a_start_without_numbers() -> None:
+    with pytest.raises(ValueError, match=r"^run: x0 must hold at least one number; got none$"):
+        run(Plain(lambda x, batch: x), STORM, jnp.ones(0), 9, 2)
 
 
 def test_samples_of_which_a_part_is_constant() -> None:
@@ -121,3 +155,51 @@ def test_keys_as_samples() -> None:
     problem = Plain(lambda x, batch: x, lambda key, n: jax.random.split(key, n))
     with pytest.raises(ValueError, match=r"^run: problem.sample must return arrays of numbers; got random keys"):
         run(problem, STORM, jnp.ones(3), 9, 1)
+
+
+class Holder:
+    """Something inside of a problem."""
+
+    def __init__(self) -> None:
+        self.factor = 1.0
+
+
+class Changeable(Plain):
+    def __init__(self) -> None:
+        super().__init__(lambda x, batch: x - self.size() + 0 * jnp.mean(batch, axis=0))
+        self.parts, self.table, self.holder, self.number = (1.0,), {"a": [1.0]}, Holder(), np.float32(1)
+
+    def size(self) -> Any:
+        return self.parts[0] * self.table["a"][0] * self.holder.factor * self.number
+
+
+def test_a_problem_whose_attributes_change_is_another_problem() -> None:
+    problem = Changeable()
+
+    def last() -> float:
+        return float(run(problem, sgd(eta=0.5), jnp.zeros(3), 2, [0], threads=1).last[0, 0])
+
+    assert last() == 0.75
+    for value in (2.0, 3.0):
+        problem.parts = None
+        problem.parts = (value,)
+        assert last() == 0.75 * value
+    problem.parts = (1.0,)
+    for value in (2, 3):
+        problem.number = None
+        problem.number = np.float32(value)
+        assert last() == 0.75 * value
+    problem.number = np.float32(1)
+    problem.table["a"][0] = 2.0
+    assert last() == 1.5
+    problem.holder.factor = 2.0
+    assert last() == 3.0
+
+
+def test_a_seed_that_has_diverged_looks_for_no_better_iterate() -> None:
+    """SGD forgets an infinite estimate; its seed is lost all the same."""
+    problem = Plain(lambda x, batch: x + jnp.where(batch[0] > 2, jnp.inf, batch[0]))
+    found = run(problem, sgd(eta=0.1), jnp.ones(3), 60, 16)
+    lost = found.diverged_at > 0
+    assert lost.sum() > 8
+    assert (found.smallest.step[lost] < found.diverged_at[lost]).all()

@@ -103,12 +103,15 @@ def test_an_index_is_uniform() -> None:
 
 def test_numbers_and_indices_refuse_what_they_cannot_draw() -> None:
     key = jax.random.key(0)
-    for size in (0, 2**31):
+    for size in (0, 2**31, 2.5, True):
         with pytest.raises(ValueError, match=r"^index: size must be an integer in \[1, 2\*\*31\); got size="):
             index(key, (2,), size)
     with pytest.raises(ValueError, match=r"^index: key must be one typed threefry key"):
         index(jax.random.key_data(key), (2,), 3)
-    with pytest.raises(ValueError, match=r"^numbers: shape must have no negative entry; got shape=\(-1, 0\)$"):
+    for shape in (5, (2.0,)):
+        with pytest.raises(ValueError, match=r"^normal: shape must be a sequence of integers; got shape="):
+            normal(key, shape)
+    with pytest.raises(ValueError, match=r"^numbers: normals and uniforms must be >= 0; got -1 and 0$"):
         numbers(key, -1, 0)
     with pytest.raises(ValueError, match=r"^numbers: dtype must be float64 or float32; got dtype=int64$"):
         numbers(key, 1, 1, int)
@@ -136,3 +139,9 @@ def test_a_kernel_draws_the_same_row_by_row(dtype: str, x64: bool) -> None:
         np.testing.assert_allclose(
             b, np.concatenate([s[i] for s in single]), rtol=0, atol=4 * float(np.finfo(dtype).eps) if i == 0 else 0
         )
+
+
+def test_single_and_double_precision_draw_the_same() -> None:
+    key = jax.random.key(8)
+    for single, double in zip(numbers(key, 99, 50, "float32"), numbers(key, 99, 50, "float64"), strict=True):
+        np.testing.assert_allclose(single, double, rtol=0, atol=2e-6)

@@ -202,6 +202,13 @@ def test_verdicts() -> None:
     assert boards.board("x", {"sgd": 0.001}).hardest == 0.4, "tuned, it has 0.33 at the budget"
 
 
+def test_nobody_wins_by_an_interval_without_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    alone = boards.board("x", {"sgd": 0.01})
+    assert alone.verdict(None).winner.algorithm == "sgd"
+    monkeypatch.setattr(compare, "estimate", lambda values, probability: Estimate(1.0, 0.0, np.inf))
+    assert alone.verdict(None).winner is None and [row.algorithm for row in alone.verdict(None).tied] == ["sgd"]
+
+
 def test_words() -> None:
     assert [number(v) for v in (12345, 0.012345, 99.96, 1, 0, 123456789, 2e13)] == [
         *("12,300", "0.0123", "100", "1", "0", "123,000,000", "2e+13"),

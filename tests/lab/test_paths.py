@@ -78,3 +78,16 @@ def test_what_is_not_finite_is_infinite() -> None:
     unknown = {"running_mean": np.full((1, 3), np.nan), "mean_grad_norm": np.array([np.nan])}
     broken = trace(grad_norm=np.array([[8.0, np.nan, np.nan]]), **unknown)
     assert paths(broken).mean.tolist() == [[8, np.inf, np.inf]]
+
+
+def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
+    """Where the mean over all steps is not kept, it is infinite for a diverged seed and unknown for the others."""
+    found = paths(
+        trace(
+            record_cost=np.array([[1, 3, 7], [1, 3, 3]], np.int64),
+            grad_norm=np.array([[8.0, 4.0, 2.0], [8.0, np.nan, np.nan]]),
+            running_mean=np.full((2, 3), np.nan),
+            mean_grad_norm=np.array([np.nan, np.inf]),
+        )
+    )
+    assert found.mean.tolist() == [[8, 6, 4], [8, np.inf, np.inf]]

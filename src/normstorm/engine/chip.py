@@ -172,7 +172,7 @@ def _kernel(
             (common, now),
             (before, drawn),
         )
-        better = size[()] < before.seen.best[()]
+        better = (size[()] < before.seen.best[()]) & (moved.seen.diverged[()] == 0)
         seen = moved.seen._replace(
             best=_choose(better, size, before.seen.best),
             best_step=filled((), lambda _: jnp.where(better, now, before.seen.best_step[()])),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -16,9 +16,10 @@ from ..results import Pick, Trace
 from . import chip
 from .core import Algorithm, State
 from .lanes import NEVER, Group, Kept, Lane, Records, Seen, Shape, Words, advance
-from .layout import Calendar, calendar, choose, program_shape
+from .layout import Calendar, Changing, calendar, changing, choose, program_shape
 
 Tree = Any
+_CHANGES: dict[Any, Changing] = {}
 _FOUND: dict[Any, tuple[Shape, State]] = {}  # what was found out about a program, so that it is looked at once
 
 
@@ -30,7 +31,7 @@ class Fixed:
 
     def __init__(self, problem: Any) -> None:
         self.problem = problem
-        self.content = {name: _content(value) for name, value in getattr(problem, "__dict__", {}).items()}
+        self.content = _content(getattr(problem, "__dict__", {}))
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Fixed) and self.problem is other.problem and self.content == other.content
@@ -39,12 +40,35 @@ class Fixed:
         return id(self.problem)
 
 
-def _content(value: Any) -> Any:
-    """Something that changes when an attribute is replaced, or filled with other numbers."""
+class Same:
+    """An object that is equal to itself alone; as long as this is kept, no other object has its identity."""
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Same) and self.value is other.value
+
+    def __hash__(self) -> int:
+        return id(self.value)
+
+
+def _content(value: Any, holders: tuple[int, ...] = ()) -> Any:
+    """Something that changes when an attribute is replaced, or filled with other numbers, also inside of others."""
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         return value.dtype.str, value.shape, hashlib.sha256(np.ascontiguousarray(value).tobytes()).hexdigest()
-    plain = isinstance(value, (int, float, complex, str, bytes, type(None)))
-    return (type(value), value) if plain else id(value)
+    if isinstance(value, (int, float, complex, str, bytes, type(None), np.generic)):
+        return type(value), repr(value)
+    if id(value) in holders:
+        return Same(value)
+    inside = (*holders, id(value))
+    if isinstance(value, (list, tuple)):
+        return type(value), [_content(v, inside) for v in value]
+    if isinstance(value, dict):
+        return type(value), [(Same(k) if not isinstance(k, str) else k, _content(v, inside)) for k, v in value.items()]
+    if isinstance(value, jax.Array) or callable(value) or not hasattr(value, "__dict__"):
+        return Same(value)
+    return Same(value), [(name, _content(v, inside)) for name, v in vars(value).items()]
 
 
 def kinds(words: Words) -> tuple[type, ...]:
@@ -239,6 +263,15 @@ class Job:
         )
 
 
+def _changes(problem: Any, x: Tree, fixed: Fixed | None) -> Changing:
+    """`changing`, once for every problem."""
+    leaves, structure = jax.tree.flatten((() if fixed else problem, x))
+    key = (fixed, type(problem), structure, tuple((jnp.shape(v), str(jnp.result_type(v))) for v in leaves))
+    if key not in _CHANGES:
+        _CHANGES[key] = changing(problem, x)
+    return _CHANGES[key]
+
+
 def prepare(
     problem: Any,
     algorithm: Algorithm,
@@ -256,7 +289,7 @@ def prepare(
     leaves, structure = jax.tree.flatten((words, x))
     key = (average, fixed, kinds(words), structure, tuple((jnp.shape(v), str(jnp.result_type(v))) for v in leaves))
     if key not in _FOUND:
-        _FOUND[key] = program_shape(problem, algorithm, x, average)
+        _FOUND[key] = program_shape(problem, algorithm, x, average, partial(_changes, problem, x, fixed))
     shape, form = _FOUND[key]
     if shape.chip:  # as few calls as memory allows, of equal length
         needed = -(-len(seeds) // shape.lanes)

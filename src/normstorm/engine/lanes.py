@@ -153,16 +153,22 @@ def _settle(t: Any, lane: Lane, size: jax.Array, g: jax.Array, cost: Any) -> Lan
     return lane._replace(state=state._replace(x=x), seen=seen._replace(cost=count, diverged=diverged))
 
 
+def _moved(words: Words, shape: Shape, lane: Lane, state: State) -> tuple[Lane, jax.Array, jax.Array]:
+    """The lane with its new state and its sums; also ||m_t|| and ||grad F(x_t)||."""
+    size, g = _norms(words, shape, state)
+    return lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g
+
+
 def advance_lane(words: Words, shape: Shape, t: Any, lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
     """One step of one lane; also ||m_t||."""
     state, cost = words.algorithm.step(words.problem, lane.state, samples, t)
-    size, g = _norms(words, shape, state)
-    return _settle(t, lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g, cost), size
+    moved, size, g = _moved(words, shape, lane, state)
+    return _settle(t, moved, size, g, cost), size
 
 
 def _keep_best(shape: Shape, lanes: Lane, size: jax.Array, t: Any) -> Lane:
-    """Keep x_t in the lanes where ||m_t|| = `size` is the smallest so far."""
-    seen, better = lanes.seen, size < lanes.seen.best
+    """Keep x_t in the lanes where ||m_t|| = `size` is the smallest so far; one that has diverged keeps what it has."""
+    seen, better = lanes.seen, (size < lanes.seen.best) & (lanes.seen.diverged == 0)
     best_x = _over_lanes(shape, _select, better, lanes.state.x_prev, seen.best_x)
     step = jnp.where(better, jnp.asarray(t, jnp.int32), seen.best_step)
     seen = seen._replace(best=jnp.where(better, size, seen.best), best_step=step, best_x=best_x)
@@ -174,8 +180,7 @@ def _advance_lanes(words: Words, shape: Shape, t: Any, lanes: Lane, samples: Tre
 
     def move(lane: Lane, samples: Tree) -> tuple[Lane, Any, Any, Any]:
         state, cost = words.algorithm.step(words.problem, lane.state, samples, t)
-        size, g = _norms(words, shape, state)
-        return lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g, jnp.asarray(cost, jnp.uint32)
+        return *_moved(words, shape, lane, state), jnp.asarray(cost, jnp.uint32)
 
     moved, size, g, cost = _over_lanes(shape, move, lanes, samples, zero=t >> 31)
 
@@ -348,8 +353,8 @@ def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
 
     def step(lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
         state, cost = words.algorithm.first(words.problem, lane.state.x, samples)
-        size, g = _norms(words, shape, state)
-        return _settle(1, lane._replace(state=state, seen=_sum_up(shape, lane.seen, g)), size, g, cost), size
+        moved, size, g = _moved(words, shape, lane, state)
+        return _settle(1, moved, size, g, cost), size
 
     lanes, size = _over_lanes(shape, step, group.lanes, samples)
     lanes = _keep_best(shape, lanes, size, 1)

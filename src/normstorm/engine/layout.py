@@ -6,6 +6,7 @@ Nothing here depends on the number of seeds.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -16,7 +17,7 @@ from ..random import THREEFRY, seed_words, threefry
 from . import chip
 from .core import Algorithm, State
 from .lanes import NEVER, Shape, Words
-from .replay import depending_on_input, primitives
+from .replay import primitives
 
 Tree = Any
 SMALL = 128  # numbers in x and in one step's samples up to which lanes lie on the last axis
@@ -35,6 +36,33 @@ LIBRARY = (
 
 # Functions that take so many instructions that two steps in one pass are slower than one.
 LONG = frozenset(("cos", "cosh", "erf", "exp", "expm1", "log", "log1p", "logistic", "pow", "sin", "tan", "tanh"))
+
+
+class Changing(NamedTuple):
+    """Whether gradients, and whether samples, are other numbers for other arguments.
+
+    XLA ends the process on a kernel that gives a constant. It finds constants that do not look like ones, so the
+    functions are asked twice.
+    """
+
+    gradient: bool
+    samples: bool
+
+
+TRIED = 1024  # samples that are compared
+
+
+def changing(problem: Any, x: Tree) -> Changing:
+    def twice(function: Any, *arguments: Tree) -> bool:
+        first, second = (jax.tree.leaves(jax.device_get(function(*a))) for a in arguments)
+        return not any(np.array_equal(a, b, equal_nan=True) for a, b in zip(first, second, strict=True))
+
+    keys = [jax.random.wrap_key_data(jnp.asarray([0, i], jnp.uint32), impl=THREEFRY) for i in range(2)]
+    elsewhere = jax.tree.map(lambda leaf: 1.25 * leaf + 0.25, x)
+    sample, gradient = jax.jit(problem.sample, static_argnums=1), jax.jit(problem.grad)
+    samples = twice(sample, *((key, TRIED) for key in keys))
+    points = zip((x, elsewhere), (sample(key, 1) for key in keys), strict=True)
+    return Changing(twice(gradient, *points), samples)
 
 
 class Traced(NamedTuple):
@@ -91,7 +119,9 @@ def accelerated() -> bool:
     return jax.default_backend() != "cpu"
 
 
-def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) -> tuple[Shape, State]:
+def program_shape(
+    problem: Any, algorithm: Algorithm, x: Tree, average: bool, changes: Callable[[], Changing]
+) -> tuple[Shape, State]:
     """Lanes and block length from the size of x and of one step's samples; also the form of a lane's state."""
     key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=THREEFRY)
     draw, drawn_form = jax.make_jaxpr(lambda k: algorithm.draw(problem, k), return_shape=True)(key)
@@ -111,13 +141,11 @@ def program_shape(problem: Any, algorithm: Algorithm, x: Tree, average: bool) ->
     longest = 2**32 // (traced.dearest + 1)  # within a block, costs are 32-bit words
     block = _block(min(256, longest), BLOCK_BYTES, lanes * bytes_drawn)
     ordinary = wide or size > LARGE or getattr(algorithm.estimator, "ordinary", False)
-    # XLA ends the process on a kernel whose operands it finds to be constants.
-    ordinary = ordinary or not any(depending_on_input(jax.make_jaxpr(problem.grad)(x, batch).jaxpr))
-    kernel = not ordinary and _plain(traced.names)
+    kernel = not ordinary and _plain(traced.names) and changes().gradient
     # jax.random makes all its numbers at once; so much work in one operation is given to several threads.
     names = frozenset(primitives(draw.jaxpr))
     drawing = small and not wide and _plain(names) and "random_bits" not in names
-    drawing = drawing and drawn > 0 and all(depending_on_input(draw.jaxpr))
+    drawing = drawing and drawn > 0 and changes().samples
     stride = 1 if traced.names & LONG else 2
     shape = Shape(
         lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, drawing, stride, wide, False

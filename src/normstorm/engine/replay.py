@@ -67,12 +67,3 @@ def primitives(jaxpr: Any) -> Iterator[str]:
                 inner = getattr(part, "jaxpr", part)
                 if hasattr(inner, "eqns"):
                     yield from primitives(inner)
-
-
-def depending_on_input(jaxpr: Any) -> list[bool]:
-    """Which results of a traced function depend on some argument."""
-    touched = set(jaxpr.invars)
-    for equation in jaxpr.eqns:
-        if any(not hasattr(atom, "val") and atom in touched for atom in equation.invars):
-            touched.update(equation.outvars)
-    return [not hasattr(atom, "val") and atom in touched for atom in jaxpr.outvars]

@@ -44,7 +44,7 @@ def run(
     """Run `algorithm` on `problem` from x_1 = x0 for `steps` steps, once for every seed.
 
     seeds         a sequence of integers in [0, 2^64), or n for 0..n-1
-    records       at most so many log-spaced steps are recorded
+    records       at most so many log-spaced steps are recorded, the first one and the last one among them (if two)
     candidates    iterates kept, one uniformly random in each of so many slices of 1..T
     average       False: grad F is asked at recorded steps only, and mean and minimum over all steps are not known
     chunk         steps between two calls of `progress(done, steps)`; chosen by time if not given
@@ -149,5 +149,7 @@ def _point(x0: Tree) -> Tree:
     if not leaves or len(types) > 1 or not types <= {"float", "float32", "float64"} or wide:
         only = "float32 (float64 needs jax_enable_x64)" if wide else "float32 or float64 in all its leaves"
         raise ValueError(f"run: x0 must be {only}; got {', '.join(sorted(types)) or 'no leaves'}")
+    if not sum(np.size(leaf) for leaf in leaves):
+        raise ValueError("run: x0 must hold at least one number; got none")
     # With its type spelt out: a weakly typed start would make the second chunk another program than the first.
     return jax.tree.unflatten(structure, [jnp.asarray(leaf, jnp.asarray(leaf).dtype) for leaf in leaves])

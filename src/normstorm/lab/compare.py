@@ -136,7 +136,7 @@ class Board:
             return Verdict(None, ())
         best, least = min(finite, key=lambda pair: pair[1].value)
         close = tuple(row for row, seen in contest if row is not best and not least.apart(seen))
-        return Verdict(None, (best, *close)) if close else Verdict(best, ())
+        return Verdict(best, ()) if not close and np.isfinite(least.high) else Verdict(None, (best, *close))
 
 
 def outcome(measured: Measured, goal: float | None, budget: int) -> np.ndarray:

@@ -36,7 +36,7 @@ class Paths:
 def paths(trace: Trace) -> Paths:
     """Exact where the run kept the mean over all steps; else each recorded iterate stands for the steps before it."""
     mean = trace.running_mean
-    if np.isnan(trace.mean_grad_norm).all():
+    if np.isnan(mean).all():
         lengths = np.diff(trace.record_steps, prepend=0)
         mean = np.cumsum(trace.grad_norm * lengths, axis=1) / trace.record_steps
     return Paths(trace.record_cost.astype(np.float64), np.where(np.isfinite(mean), mean, np.inf).astype(np.float64))
