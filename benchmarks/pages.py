@@ -72,27 +72,26 @@ def choice_table(report: dict[str, Any]) -> str:
 
 
 def finals_table(report: dict[str, Any]) -> str:
-    """The average gradient norm at the budget: tuned, and the default; the sharp plan of Normalized STORM too."""
+    """Medians of the average gradient norm at the budget: tuned / default; the sharp plan of Normalized STORM too."""
     problems = [p["problem"] for p in report["problems"]]
-    tuned: dict[tuple[str, str], str] = {}
-    defaults: dict[tuple[str, str], str] = {}
-    values: dict[tuple[str, str], float] = {}
+    tuned: dict[tuple[str, str], float] = {}
+    defaults: dict[tuple[str, str], float] = {}
     for row in report["rows"]:
         if row["reason"] is not None:
             continue
-        plan = row["setting"] == "sharp plan, probability 0.95"
+        plan, value = row["setting"] == "sharp plan, probability 0.95", row["final_median"]
+        value = math.inf if value is None else value
         if row["kind"] == "default":
-            defaults[row["algorithm"], row["problem"]] = _norm(row["final_median"])
+            defaults[row["algorithm"], row["problem"]] = value
         elif plan or row["setting"].startswith("tuned for the budget"):
-            name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
-            interval = f"{_norm(row['final_median'])} [{_norm(row['final_low'])}, {_norm(row['final_high'])}]"
-            tuned[name, row["problem"]] = interval
-            values[name, row["problem"]] = math.inf if row["final_median"] is None else row["final_median"]
-    heads = [f"{p}, tuned | default" for p in problems]
-    lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + 2 * len(problems)) + "|"]
-    for name in _by_rank(values):
-        cells = [f"{tuned.get((name, p), '-')} | {defaults.get((name, p), '-')}" for p in problems]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
+            tuned[f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"], row["problem"]] = value
+
+    def cell(place: tuple[str, str]) -> str:
+        found = [f"{values[place]:.3g}" for values in (tuned, defaults) if place in values]
+        return " / ".join(found).replace("inf", "diverged") or "-"
+
+    lines = [f"| algorithm | {' | '.join(problems)} |", "|---" * (1 + len(problems)) + "|"]
+    lines += [f"| {name} | {' | '.join(cell((name, p)) for p in problems)} |" for name in _by_rank(tuned)]
     return "\n".join(lines)
 
 
@@ -105,10 +104,6 @@ def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
             if p == problem:
                 ranks.setdefault(name, []).append(own.index(value) / len(own))
     return sorted(ranks, key=lambda name: (sum(ranks[name]) / len(ranks[name]), name))
-
-
-def _norm(value: float | None) -> str:
-    return "diverged" if value is None else f"{value:.3g}"
 
 
 def _common_target(report: dict[str, Any], problem: dict[str, Any]) -> float:
