@@ -24,7 +24,9 @@ import numpy as np
 from machine import describe
 from pages import choice_table, fill, finals_table, publish, rates_table, speed_line
 
-from normstorm.lab.compare import TUNED, Board, Row, board
+from normstorm.engine.run import cores
+from normstorm.lab.compare import TUNED, Bench, Board, Row, board
+from normstorm.lab.methods import METHODS, scales
 from normstorm.lab.spec import Spec
 from normstorm.lab.summary import finite, rows, targets, verdicts
 from normstorm.problems import registry
@@ -57,12 +59,21 @@ def machine() -> dict[str, Any]:
 
 
 def speed(threads: int | None) -> None:
-    started = time.monotonic()
-    found = boards(SPEED, threads)
-    seconds = time.monotonic() - started
-    runs = sum(row.measured is not None for b in found for row in b.rows)
-    asked = sum(b.asked for b in found)
-    report = {"machine": machine(), "spec": asdict(SPEED), "seconds": seconds, "runs": runs, "sample_gradients": asked}
+    started, found = time.monotonic(), []
+    for place in SPEED.problems:
+        problem = registry.get(place)
+        known = scales(problem, SPEED.budget)
+        bench = Bench(SPEED, place, problem, threads or cores(), None)
+        settings = {name: [METHODS[name].default(known)] for name in SPEED.algorithms}
+        found += [one for measured in bench.measure("runs", settings, bench.seeds).values() for one in measured]
+        print(f"{place}: {time.monotonic() - started:.0f} s", flush=True)
+    report = {
+        "machine": machine(),
+        "spec": asdict(SPEED),
+        "seconds": time.monotonic() - started,
+        "runs": len(found),
+        "sample_gradients": sum(one.cost for one in found),
+    }
     text = speed_line(report)
     publish(RESULTS / "comparison-speed.json", report, "how-to-choose.md", "comparison-speed", text)
     print(text)

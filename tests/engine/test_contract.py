@@ -29,7 +29,7 @@ class MeteredSum(Metered):
     """A full gradient asks for every component."""
 
     def full_grad(self, x: Any) -> Any:
-        self.counts["asked"] += N
+        self.counts.asked += N
         return self.inner.full_grad(x)
 
 

@@ -36,17 +36,25 @@ class Toy:
         return jnp.sum(x * x / 2 + self.q * x**4 / 4)
 
 
+class Counts:
+    """Without a dictionary of attributes, which would be looked into: a problem that changes is another problem."""
+
+    __slots__ = ("asked", "calls")
+
+    def __init__(self) -> None:
+        self.asked = self.calls = 0
+
+
 class Metered:
     """Counts the sample gradients of every traced call. Not a pytree: it becomes part of the program."""
 
     def __init__(self, inner: Any) -> None:
-        # The counts are not attributes: a problem whose attributes change is another problem.
-        self.inner, self.name, self.counts = inner, "metered", {"asked": 0, "calls": 0}
+        self.inner, self.name, self.counts = inner, "metered", Counts()
 
     def __getattr__(self, name: str) -> Any:
-        return self.counts[name] if name in ("asked", "calls") else getattr(self.inner, name)
+        return getattr(self.counts if name in Counts.__slots__ else self.inner, name)
 
     def grad(self, x: Any, batch: Any) -> Any:
-        self.counts["calls"] += 1
-        self.counts["asked"] += jax.tree.leaves(batch)[0].shape[0]
+        self.counts.calls += 1
+        self.counts.asked += jax.tree.leaves(batch)[0].shape[0]
         return self.inner.grad(x, batch)
