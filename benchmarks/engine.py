@@ -32,7 +32,7 @@ from pages import engine_table, publish
 from normstorm.compiler import one_kernel
 from normstorm.engine import lanes, normalized_storm, run
 from normstorm.engine.geometries import norm
-from normstorm.engine.layout import program_shape
+from normstorm.engine.layout import Changing, program_shape
 from normstorm.random import normal, seed_words
 
 S0, S1, ALPHA, ETA = 1.0, 0.3, 0.1, 0.01
@@ -182,7 +182,8 @@ def floor_program(
 
 
 def floor(d: int, seeds: int, steps: int) -> None:
-    shape, _ = program_shape(Problem(d), normalized_storm(alpha=ALPHA, eta=ETA), jnp.ones(d), True)
+    algorithm, always = normalized_storm(alpha=ALPHA, eta=ETA), Changing(True, True)
+    shape, _ = program_shape(Problem(d), algorithm, jnp.ones(d), True, lambda: always)
     W, first = shape.lanes, shape.axis == 0
     x = jnp.ones((W, d) if first else (d, W))
     for start in range(0, seeds, W):
