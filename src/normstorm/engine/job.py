@@ -19,7 +19,7 @@ from .lanes import NEVER, Group, Kept, Lane, Records, Seen, Shape, Words, advanc
 from .layout import Calendar, Changing, calendar, changing, choose, program_shape
 
 Tree = Any
-_CHANGES: dict[Any, Changing] = {}
+_CHANGES: dict[Any, Changing] = {}  # what was found out about a problem
 _FOUND: dict[Any, tuple[Shape, State]] = {}  # what was found out about a program, so that it is looked at once
 
 
@@ -263,10 +263,15 @@ class Job:
         )
 
 
+def _forms(leaves: list[Any]) -> tuple[Any, ...]:
+    """Shapes and types, which are what a program depends on."""
+    return tuple((jnp.shape(v), str(jnp.result_type(v))) for v in leaves)
+
+
 def _changes(problem: Any, x: Tree, fixed: Fixed | None) -> Changing:
     """`changing`, once for every problem."""
     leaves, structure = jax.tree.flatten((() if fixed else problem, x))
-    key = (fixed, type(problem), structure, tuple((jnp.shape(v), str(jnp.result_type(v))) for v in leaves))
+    key = (fixed, type(problem), structure, _forms(leaves))
     if key not in _CHANGES:
         _CHANGES[key] = changing(problem, x)
     return _CHANGES[key]
@@ -287,7 +292,7 @@ def prepare(
     fixed = Fixed(problem) if jax.tree_util.all_leaves([problem]) else None
     words = Words(problem if fixed is None else (), algorithm)
     leaves, structure = jax.tree.flatten((words, x))
-    key = (average, fixed, kinds(words), structure, tuple((jnp.shape(v), str(jnp.result_type(v))) for v in leaves))
+    key = (average, fixed, kinds(words), structure, _forms(leaves))
     if key not in _FOUND:
         _FOUND[key] = program_shape(problem, algorithm, x, average, partial(_changes, problem, x, fixed))
     shape, form = _FOUND[key]
