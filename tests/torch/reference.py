@@ -5,8 +5,8 @@
     n_t = beta m_t + (1 - beta) g_K(x_t) with nesterov, m_t without
     x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t)
 
-A pass at two points leaves the move by m_t to the next call, which brings the lr of that move; a pass at one point makes
-it at once.
+A pass at two points leaves the move by m_t to the next call, which brings the lr of that move; a pass at one point
+makes it at once.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ def pure_loss(model: nn.Module) -> Callable[..., Tensor]:
 
 
 def grouped(model: nn.Module, geometry: str, **options: Any) -> list[dict[str, Any]]:
-    """All parameters with one geometry; where that is one of matrices, vectors are divided by their root mean square."""
+    """All parameters with one geometry; where that is one of matrices, vectors have "rms"."""
     numbers = list(range(len(list(model.parameters()))))
     if geometry not in MATRIX_GEOMETRIES:
         return [{"params": numbers, "geometry": geometry, **options}]

@@ -233,7 +233,7 @@ def test_groups_of_all_kinds(memory: str, entrance: str) -> None:
 
 @pytest.mark.parametrize("k", [K, 3])
 def test_accumulation_in_lean_memory_with_a_wrong_count(k: int) -> None:
-    """Fewer or more backward calls than were announced would fold a gradient at the wrong time: an error, no mistake."""
+    """Fewer or more backward calls than were announced would fold a gradient at the wrong time: an error."""
     model = network()
     opt = optimizer(model, grouped(model, "euclidean", lr=0.05), memory="lean")
     loss, data = loss_of(model), batches(4)
@@ -310,7 +310,7 @@ def test_reference_directions() -> None:
     assert abs(float(alone("tensor", n).norm()) - 1) < CLOSE
     assert abs(float(alone("rms", n).pow(2).mean()) - 1) < CLOSE
     values = torch.linalg.svdvals(alone("spectral", n)) / (5 / 3) ** 0.5
-    assert 0.6 < float(values.min())
+    assert float(values.min()) > 0.6
     assert float(values.max()) < 1.3
     for geometry in GEOMETRIES[1:]:
         assert float((alone(geometry, n) * n).sum()) > 0
