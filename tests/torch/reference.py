@@ -5,8 +5,8 @@
     n_t = beta m_t + (1 - beta) g_K(x_t) with nesterov, m_t without
     x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t)
 
-A pass at two points leaves the move by m_t to the next call, which brings the lr of that move; a pass at one point
-makes it at once.
+A step at two points leaves the move by m_t to the next call, which brings the lr of that move. A step at one point,
+which is enough where c or beta is 0 in all groups, makes it at once.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ def flat(n: Tensor) -> Tensor:
 
 
 def newton_schulz(n: Tensor) -> Tensor:
-    """Five steps of X <- 3.4445 X - 4.7750 (X X^T) X + 2.0315 (X X^T)^2 X on the side with fewer rows."""
+    """Five steps of X <- 3.4445 X - 4.7750 (X X^T) X + 2.0315 (X X^T)^2 X from n / (||n|| + 1e-7), as Muon's authors."""
     rows, columns = n.shape
     X = n.T if rows > columns else n
-    X = zero_over_zero(X, X.pow(2).sum().sqrt())
+    X = X / (X.pow(2).sum().sqrt() + 1e-7)
     for _ in range(5):
         A = X @ X.T
         X = 3.4445 * X - 4.7750 * A @ X + 2.0315 * A @ A @ X
@@ -74,7 +74,7 @@ class Reference:
         self.loss, self.difference = loss, difference
         self.groups = [DEFAULTS | group for group in groups]
         self.option = {i: group for group in self.groups for i in group["params"]}
-        self.two_points = difference != "stale" and any(g["correction"] > 0 for g in self.groups)
+        self.two_points = difference != "stale" and any(g["correction"] * g["beta"] > 0 for g in self.groups)
         self.m: list[Tensor] | None = None
         self.fresh: list[Tensor] = []
         self.asked = 0

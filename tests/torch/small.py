@@ -14,6 +14,7 @@ from torch.nn.functional import cross_entropy
 K, STEPS = 8, 50
 MATRIX_GEOMETRIES = ("spectral", "row", "column")
 GEOMETRIES = ("euclidean", "tensor", "sign", "rms", *MATRIX_GEOMETRIES)
+LR = dict.fromkeys(GEOMETRIES, 0.005) | {"euclidean": 0.05, "tensor": 0.05}  # a step of the others is longer
 
 
 def network(seed: int = 0) -> nn.Module:

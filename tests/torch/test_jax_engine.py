@@ -14,6 +14,7 @@ from normstorm.torch import NormalizedStorm
 jax = pytest.importorskip("jax", reason="needs JAX, in which the engine is written")
 from normstorm.engine import matrices  # noqa: E402
 from normstorm.engine.algorithms import CATALOGUE, momentum_nsgd, normalized_storm  # noqa: E402
+from normstorm.engine.algorithms.muon import GUARD  # noqa: E402
 from normstorm.engine.core import Algorithm  # noqa: E402
 from normstorm.engine.estimators import Averaged, Corrected  # noqa: E402
 from normstorm.engine.geometries import Ahead, Shrunk, Sign  # noqa: E402
@@ -26,7 +27,7 @@ RNG = np.random.default_rng(11)
 START = {name: RNG.normal(0, 0.5, shape) for name, shape in SHAPES.items()}
 DATA = [(RNG.normal(size=(K, 5)), RNG.normal(size=(K, 6))) for _ in range(STEPS)]
 FIXED = Constant(ALPHA, ETA)
-QUINTIC = Spectral(0.0, "newton_schulz", True)
+QUINTIC = Spectral(GUARD, "newton_schulz", True)
 
 
 def both(estimator: Any, geometry: Any) -> Algorithm:
@@ -65,14 +66,13 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
 }
 
 
-class Network:
+def loss(x: dict[str, Any], batch: tuple[Any, Any]) -> Any:
     """Mean of |second tanh(first a) - b|^2 / 2 over the samples (a, b)."""
+    a, b = batch
+    return 0.5 * (((jax.numpy.tanh(a @ x["first"].T) @ x["second"].T - b) ** 2).sum(1)).mean()
 
-    @staticmethod
-    def loss(x: dict[str, Any], batch: tuple[Any, Any]) -> Any:
-        a, b = batch
-        return 0.5 * (((jax.numpy.tanh(a @ x["first"].T) @ x["second"].T - b) ** 2).sum(1)).mean()
 
+class Network:
     grad = staticmethod(jax.jit(jax.grad(loss)))
 
 
