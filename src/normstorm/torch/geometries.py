@@ -48,7 +48,7 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
     if geometry in ("tensor", "rms"):
         factors = inverse(squares(estimates).sqrt())
         if geometry == "rms":
-            factors = factors * torch.tensor([n.numel() ** 0.5 for n in estimates]).to(factors)
+            factors = factors * factors.new_tensor([n.numel() ** 0.5 for n in estimates])
         return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors, strict=True)]
     if geometry == "spectral":
         return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
