@@ -35,8 +35,9 @@ class Single:
     def take(self, group: Group, params: list[Tensor]) -> None:
         """Fold gradients; move, unless the norm of other parameters has to be known first."""
         beta, part = float(group["beta"]), ahead(group)
-        for first in (True, False):
-            some = [p for p in params if (self.state[p]["stage"] == NONE) is first]
+        new = [p for p in params if self.state[p]["stage"] == NONE]
+        known = [p for p in params if self.state[p]["stage"] != NONE]
+        for some, first in ((new, True), (known, False)):
             if not some:
                 continue
             m = [local(self.state[p]["momentum"]) for p in some]
