@@ -56,7 +56,7 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
 
 
 def _matrix(tensor: Tensor) -> Tensor:
-    return tensor.reshape(tensor.shape[0], -1)
+    return tensor.flatten(1)
 
 
 def _by_lines(n: Tensor, axis: int) -> Tensor:
