@@ -436,8 +436,12 @@ class NormalizedStorm(Optimizer):
                 single.take(group, [p])
                 p.grad = None
 
-        with self._folding(fold, backwards), torch.enable_grad():
-            loss = closure()
+        try:
+            with self._folding(fold, backwards), torch.enable_grad():
+                loss = closure()
+        except BaseException:
+            single.abandon()
+            raise
         for group in self.param_groups:
             single.take(group, with_gradient(group["params"]))
         single.finish()

@@ -31,9 +31,10 @@ class Single:
         self.move = Move(optimizer.fused)
         self.waiting: list[tuple[Group, list[Tensor], list[Tensor]]] = []
         self.sums: list[Tensor | None] = []
+        self.begun = False
 
     def take(self, group: Group, params: list[Tensor]) -> None:
-        """Fold gradients; move, unless the norm of other parameters has to be known first."""
+        """Fold gradients; move at once only where the direction needs a gradient that is about to be freed."""
         beta, part = float(group["beta"]), ahead(group)
         new = [p for p in params if self.state[p]["stage"] == NONE]
         known = [p for p in params if self.state[p]["stage"] != NONE]
@@ -43,24 +44,35 @@ class Single:
             m = [local(self.state[p]["momentum"]) for p in some]
             keep, weight = (0.0, 1.0) if first else (beta, 1 - beta)
             sums = blend(m, gradients(some), keep, weight * self.factor, self.fused)
+            self.begun = True
             for p in some:
                 self.state[p]["stage"] = READY
             estimates = [self._estimate(p, part) for p in some]
             if group["geometry"] == "euclidean":
-                self.waiting.append((group, some, estimates))
                 self.sums.append(None if part or any(map(spread, some)) else sums)
-            else:
+            elif part:
                 self.move(group, some, estimates)
+                continue
+            self.waiting.append((group, some, estimates))
 
     def _estimate(self, p: Tensor, part: float) -> Tensor:
         m: Tensor = self.state[p]["momentum"]
         return m if part == 0 or p.grad is None else (1 - part) * m + (part * self.factor) * p.grad
 
     def finish(self) -> None:
-        if not self.waiting:
-            return
         whole = [part for part in self.sums if part is not None]
-        everything = [n for _, _, estimates in self.waiting for n in estimates]
-        self.move.measure(everything, whole if len(whole) == len(self.sums) else None)
-        for group, params, estimates in self.waiting:
-            self.move(group, params, estimates)
+        measured = [n for group, _, some in self.waiting if group["geometry"] == "euclidean" for n in some]
+        self.move.measure(measured, whole if whole and len(whole) == len(self.sums) else None)
+        for group in self.groups:
+            mine = [
+                (p, n) for of, params, some in self.waiting if of is group for p, n in zip(params, some, strict=True)
+            ]
+            self.move(group, [p for p, _ in mine], [n for _, n in mine])
+
+    def abandon(self) -> None:
+        """The backward failed. Estimates that have taken its gradients are lost, so all of them begin anew."""
+        params = [p for group in self.groups for p in group["params"]]
+        for p in params:
+            p.grad = None
+            if self.begun:
+                self.state[p]["stage"] = NONE
