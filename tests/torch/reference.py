@@ -39,7 +39,7 @@ def flat(n: Tensor) -> Tensor:
 
 
 def newton_schulz(n: Tensor) -> Tensor:
-    """Five steps of X <- 3.4445 X - 4.7750 (X X^T) X + 2.0315 (X X^T)^2 X from n / (||n|| + 1e-7), as Muon's authors."""
+    """Five steps of X <- 3.4445 X - 4.7750 (X X^T) X + 2.0315 (X X^T)^2 X from n / (||n|| + 1e-7), as in Muon."""
     rows, columns = n.shape
     X = n.T if rows > columns else n
     X = X / (X.pow(2).sum().sqrt() + 1e-7)

@@ -243,7 +243,7 @@ def test_groups_of_all_kinds(memory: str, entrance: str) -> None:
 
 @pytest.mark.parametrize("announced", [2, 5])
 def test_accumulation_in_lean_memory_with_a_wrong_count(announced: int) -> None:
-    """Fewer backward calls than announced are folded when the pass ends. More would move weights too early: an error."""
+    """Fewer backward calls than announced are folded when the pass ends; more would move weights too early."""
     model = network()
     opt = optimizer(model, grouped(model, "euclidean", lr=0.05), memory="lean")
     loss, data = loss_of(model), batches()

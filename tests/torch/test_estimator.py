@@ -84,7 +84,7 @@ def test_error_follows_the_law(memory: str, k: int | None) -> None:
 
 @pytest.mark.parametrize("make", [False_STORM, Mean])
 def test_false_storms_break_the_law(make: Any) -> None:
-    assert error_law(make) > 0.05
+    assert error_law(make) > 0.02
 
 
 @pytest.mark.parametrize("correction", [0.0, 0.5])
@@ -471,7 +471,8 @@ def fragile(memory: str, **options: Any) -> tuple[Fragile, NormalizedStorm, Refe
     def loss(points: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
         return mse_loss(torch.func.functional_call(twin, dict(zip(names, points, strict=True)), (x,)), y)
 
-    slow = Reference(list(twin.parameters()), loss, grouped(twin, "euclidean", lr=LR, **options))
+    group = {"params": list(range(len(names))), "lr": LR, **options}
+    slow = Reference(list(twin.parameters()), loss, [group])
     return model, NormalizedStorm(model.parameters(), LR, memory=memory, **options), slow, numbered(10)
 
 
@@ -552,16 +553,20 @@ def test_failure_at_the_first_step(memory: str, failure: str, entrance: str) -> 
         assert apart(model, slow.x) < 1e-12
 
 
+@pytest.mark.parametrize("geometry", ["euclidean", "sign"])
 @pytest.mark.parametrize("failure", ["forward", "backward"])
 @pytest.mark.parametrize("memory", MEMORY)
-def test_failure_at_one_point(memory: str, failure: str) -> None:
-    """Nothing has moved, and nothing of the estimate is lost."""
-    model, opt, slow, data = fragile(memory, correction=0.0)
+def test_failure_at_one_point(memory: str, failure: str, geometry: str) -> None:
+    """Nothing has moved. In lean memory some gradients are in the estimate already, so that begins anew."""
+    model, opt, slow, data = fragile(memory, correction=0.0, geometry=geometry)
     for t, batch in enumerate(data):
         if t == 4:
             model.plan = {model.calls + 1: failure}
             with pytest.raises(ArithmeticError, match="planted"):
                 by_closure(opt, squares(model), batch, K)
+            assert apart(model, slow.x) < 1e-12
+            assert stages(opt, model) == ({0} if (memory, failure) == ("lean", "backward") else {1})
+            slow.m = slow.m if stages(opt, model) == {1} else None
         by_closure(opt, squares(model), batch, K)
         slow.step(*batch)
         assert apart(model, slow.x) < 1e-12
