@@ -486,10 +486,11 @@ def test_state_loads_into_the_other_memory(first: str, then: str, nesterov: bool
     assert momenta_apart(other, model, slow.m) < 1e-12
 
 
-def test_state_is_there_from_the_beginning() -> None:
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_state_is_there_from_the_beginning(nesterov: bool) -> None:
     """A checkpoint of the first minute has the shape of all others."""
     model = network()
-    opt = NormalizedStorm(model.parameters(), 0.05)
+    opt = NormalizedStorm(model.parameters(), 0.05, nesterov=nesterov)
     before = opt.state_dict()
     by_closure(opt, loss_of(model), batches(1)[0], K)
     after = opt.state_dict()

@@ -211,9 +211,17 @@ def survive(folder: Path) -> dict[str, Any]:
     return {"attempt": attempt, "resumed from": done, "apart": apart(model, slow)}
 
 
+def join() -> None:
+    """A place in the store for every attempt: the agent keeps it, with the addresses of processes that have died."""
+    place, world, wait = os.environ, int(os.environ["WORLD_SIZE"]), timedelta(seconds=60)
+    store = dist.TCPStore(place["MASTER_ADDR"], int(place["MASTER_PORT"]), world, is_master=False, timeout=wait)
+    store = dist.PrefixStore(f"attempt {place['TORCHELASTIC_RESTART_COUNT']}", store)
+    dist.init_process_group("gloo", store=store, rank=int(place["RANK"]), world_size=world, timeout=wait)
+
+
 def main(job: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=60))
+    join()
     found: dict[str, Any] = {}
     if job == "survive":
         found = survive(folder)
