@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .moves import NONE, READY, Group, Move, gradients
+from .moves import NONE, READY, Group, Move, ahead, gradients, mixed
 from .shards import local, spread
 from .update import blend
 
@@ -14,65 +14,55 @@ if TYPE_CHECKING:
     from .optimizer import NormalizedStorm
 
 
-def ahead(group: Group) -> float:
-    """The weight of the fresh gradient in the direction of a step that asks one gradient."""
-    c = group["correction"] if group["difference"] == "stale" else 0.0
-    return 1 - float(group["beta"]) * (1 - c) if group["nesterov"] else float(c)
-
-
 class Single:
-    """A step that asks one gradient: m <- beta m + (1 - beta) g, and the move follows at once."""
+    """m <- beta m + (1 - beta) g, and the move follows at once. `factor` undoes a GradScaler's."""
 
     def __init__(self, optimizer: NormalizedStorm, factor: float = 1.0) -> None:
         self.state = optimizer.state
         self.groups: list[Group] = optimizer.param_groups
         self.fused = optimizer.fused
         self.factor = factor
-        self.move = Move(optimizer.fused)
-        self.waiting: list[tuple[Group, list[Tensor], list[Tensor]]] = []
+        self.move = Move(optimizer.fused, self.estimates)
+        self.waiting: list[tuple[Group, list[Tensor]]] = []
         self.sums: list[Tensor | None] = []
         self.begun = False
 
     def take(self, group: Group, params: list[Tensor]) -> None:
         """Fold gradients; move at once only where the direction needs a gradient that is about to be freed."""
-        beta, part = float(group["beta"]), ahead(group)
+        beta = float(group["beta"])
         new = [p for p in params if self.state[p]["stage"] == NONE]
         known = [p for p in params if self.state[p]["stage"] != NONE]
-        for some, first in ((new, True), (known, False)):
+        for some, keep, weight in ((new, 0.0, 1.0), (known, beta, 1 - beta)):
             if not some:
                 continue
             m = [local(self.state[p]["momentum"]) for p in some]
-            keep, weight = (0.0, 1.0) if first else (beta, 1 - beta)
             sums = blend(m, gradients(some), keep, weight * self.factor, self.fused)
-            self.begun = True
             for p in some:
                 self.state[p]["stage"] = READY
-            estimates = [self._estimate(p, part) for p in some]
+            self.begun = True
             if group["geometry"] == "euclidean":
-                self.sums.append(None if part or any(map(spread, some)) else sums)
-            elif part:
-                self.move(group, some, estimates)
+                self.sums.append(None if ahead(group) or any(map(spread, some)) else sums)
+            elif ahead(group):
+                self.move(group, some)
                 continue
-            self.waiting.append((group, some, estimates))
+            self.waiting.append((group, some))
 
-    def _estimate(self, p: Tensor, part: float) -> Tensor:
-        m: Tensor = self.state[p]["momentum"]
-        return m if part == 0 or p.grad is None else (1 - part) * m + (part * self.factor) * p.grad
+    def estimates(self, group: Group, params: list[Tensor]) -> list[Tensor]:
+        m = [self.state[p]["momentum"] for p in params]
+        part = ahead(group)
+        return mixed(m, [p.grad for p in params], 1 - part, part * self.factor) if part else m
 
     def finish(self) -> None:
         whole = [part for part in self.sums if part is not None]
-        measured = [n for group, _, some in self.waiting if group["geometry"] == "euclidean" for n in some]
-        self.move.measure(measured, whole if whole and len(whole) == len(self.sums) else None)
+        euclidean = [(group, params) for group, params in self.waiting if group["geometry"] == "euclidean"]
+        self.move.measure(euclidean, whole if len(whole) == len(self.sums) else None)
         for group in self.groups:
-            mine = [
-                (p, n) for of, params, some in self.waiting if of is group for p, n in zip(params, some, strict=True)
-            ]
-            self.move(group, [p for p, _ in mine], [n for _, n in mine])
+            self.move(group, [p for other, params in self.waiting if other is group for p in params])
 
     def abandon(self) -> None:
         """The backward failed. Estimates that have taken its gradients are lost, so all of them begin anew."""
-        params = [p for group in self.groups for p in group["params"]]
-        for p in params:
-            p.grad = None
-            if self.begun:
-                self.state[p]["stage"] = NONE
+        for group in self.groups:
+            for p in group["params"]:
+                p.grad = None
+                if self.begun:
+                    self.state[p]["stage"] = NONE
