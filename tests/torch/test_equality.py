@@ -128,7 +128,7 @@ def test_one_point(memory: str, geometry: str, nesterov: bool) -> None:
     groups = grouped(model, geometry, lr=LR[geometry], correction=0.0, nesterov=nesterov, weight_decay=0.1)
     slow, loss = reference(model, groups), loss_of(model)
     opt = optimizer(model, groups, memory=memory)
-    for batch in batches():
+    for batch in batches(SHORT):
         opt.zero_grad()
         loss(*batch).backward()
         opt.step()
@@ -142,7 +142,7 @@ def test_one_point(memory: str, geometry: str, nesterov: bool) -> None:
 def test_one_point_by_other_entrances(memory: str, entrance: str) -> None:
     model = network()
     groups = grouped(model, "euclidean", lr=0.05, correction=0.0)
-    path = path_of(reference(model, groups), K)
+    path = path_of(reference(model, groups), K, SHORT)
     follow(optimizer(model, groups, memory=memory), model, path, ENTRANCES[entrance])
 
 
@@ -152,7 +152,7 @@ def test_one_point_with_a_scaler(memory: str) -> None:
     groups = grouped(model, "euclidean", lr=0.05, correction=0.0)
     slow, loss, scaler = reference(model, groups), loss_of(model), torch.amp.GradScaler("cpu", init_scale=2.0**10)
     opt = optimizer(model, groups, memory=memory)
-    for batch in batches():
+    for batch in batches(SHORT):
         opt.zero_grad()
         scaler.scale(loss(*batch)).backward()
         scaler.step(opt)
@@ -167,7 +167,7 @@ def test_one_point_with_a_scaler(memory: str) -> None:
 def test_hessian_vector_product(memory: str, k: int, geometry: str) -> None:
     model = network()
     groups = grouped(model, geometry, lr=0.004, weight_decay=0.1)
-    path = path_of(reference(model, groups, "hvp"), k)
+    path = path_of(reference(model, groups, "hvp"), k, SHORT)
     follow(optimizer(model, groups, memory=memory, difference="hvp"), model, path, k=k)
 
 
@@ -179,7 +179,7 @@ def test_stale(memory: str, geometry: str, correction: float) -> None:
     groups = grouped(model, geometry, lr=LR[geometry], correction=correction)
     slow, loss = reference(model, groups, "stale"), loss_of(model)
     opt = optimizer(model, groups, memory=memory, difference="stale")
-    for batch in batches():
+    for batch in batches(SHORT):
         opt.zero_grad()
         loss(*batch).backward()
         opt.step()
@@ -189,8 +189,8 @@ def test_stale(memory: str, geometry: str, correction: float) -> None:
 
 SCHEDULES: dict[str, Any] = {
     "lambda": lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t)),
-    "cosine": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, STEPS),
-    "one cycle": lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=STEPS + 1, cycle_momentum=False),
+    "cosine": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, SHORT),
+    "one cycle": lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=SHORT + 1, cycle_momentum=False),
     "warm-up": lambda opt: torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=10),
 }
 
@@ -206,7 +206,7 @@ def test_schedules(memory: str, correction: float, schedule: str) -> None:
     opt = optimizer(model, groups, memory=memory)
     scheduler = SCHEDULES[schedule](opt)
     rates = []
-    for batch in batches():
+    for batch in batches(SHORT):
         slow.groups[0]["lr"] = opt.param_groups[0]["lr"]
         rates.append(slow.groups[0]["lr"])
         slow.step(*batch)
@@ -281,14 +281,18 @@ def test_closure_with_several_backwards(memory: str) -> None:
         assert momenta_apart(opt, model, m) < CLOSE
 
 
+@pytest.mark.parametrize("portion", [1, 40, 2**23])
 @pytest.mark.parametrize("geometry", ["euclidean", "spectral"])
-def test_lean_is_fast(geometry: str) -> None:
+def test_lean_is_fast(geometry: str, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many gradients wait for each other, and however many directions are made at one time."""
+    monkeypatch.setattr("normstorm.torch.optimizer.FEW", portion)
+    monkeypatch.setattr("normstorm.torch.geometries.TOGETHER", portion)
     models = [network(), network()]
     opts = [
         optimizer(model, grouped(model, geometry, lr=LR[geometry]), memory=memory)
         for model, memory in zip(models, MEMORY, strict=True)
     ]
-    for batch in batches():
+    for batch in batches(SHORT):
         values = [by_closure(opt, loss_of(model), batch, K).detach() for opt, model in zip(opts, models, strict=True)]
         assert abs(float(values[0] - values[1])) < CLOSE
         assert apart(models[0], [p.detach() for p in models[1].parameters()]) < CLOSE

@@ -1,8 +1,8 @@
 """One process of test_distributed.py: runs its share, compares with copies in one process, writes what it found.
 
-torchrun worker.py checks FOLDER      every check; then a run of 5 steps whose state is saved in FOLDER/state
-torchrun worker.py resume FOLDER      every check; then 5 more steps from FOLDER/state
-torchrun worker.py survive FOLDER     a run that saves every step; at its first attempt one process dies
+- `checks FOLDER`: every check; then the first half of two runs, and their state
+- `resume FOLDER`: the checks of geometries; then the second half of these runs
+- `survive FOLDER`: a run that saves every step; at its first attempt one process dies
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from normstorm.torch import NormalizedStorm
+from normstorm.torch import NormalizedStorm, geometries, optimizer
 
-SIZE, STEPS, LR = 6, 10, 0.05
+SIZE, STEPS, LR = 6, 6, 0.05
 Batch = tuple[Tensor, ...]
 
 
@@ -126,15 +126,15 @@ def overflow(kind: str, memory: str, which: int) -> float:
         return loss_of(model)(x, y) * (torch.inf if spoiled else 1)
 
     for t, batch in enumerate(batches(STEPS, SIZE)):
-        calls, bad = 0, which if t == 4 else 0
+        calls, bad = 0, which if t == 3 else 0
         ENTRANCES["scaler"](opt, loss, local(batch), SIZE // dist.get_world_size())
-        if t != 4:
+        if t != 3:
             slow.step(*batch)
         worst = max(worst, apart(model, slow))
     return worst
 
 
-CHECKS: dict[str, Callable[[], float]] = {
+GEOMETRIES: dict[str, Callable[[], float]] = {
     f"{kind}, {geometry}, {memory}": lambda kind=kind, geometry=geometry, memory=memory: follow(
         kind, geometry, memory=memory
     )
@@ -142,6 +142,7 @@ CHECKS: dict[str, Callable[[], float]] = {
     for geometry in ("euclidean", "sign", "spectral", "row", "column")
     for memory in ("fast", "lean")
 }
+CHECKS = dict(GEOMETRIES)
 for kind in ("ddp", "fsdp"):
     for memory in ("fast", "lean"):
         CHECKS |= {
@@ -175,7 +176,7 @@ def load(model: nn.Module, opt: NormalizedStorm, folder: Path) -> None:
 
 
 def halves(folder: Path, resumed: bool) -> dict[str, float]:
-    """Five steps and a checkpoint, or five more from it: with another number of processes and the other memory."""
+    """Some steps and a checkpoint, or more from it: with another number of processes and the other memory."""
     found = {}
     for kind in ("fsdp", "ddp"):
         model, opt = begin(kind, memory="lean" if resumed else "fast", nesterov=True)
@@ -184,7 +185,7 @@ def halves(folder: Path, resumed: bool) -> dict[str, float]:
             load(model, opt, folder / f"state-{kind}")
         for t, batch in enumerate(batches(STEPS, SIZE)):
             slow.step(*batch)
-            if (t >= 5) == resumed:
+            if (t >= STEPS // 2) == resumed:
                 ENTRANCES["closure"](opt, loss_of(model), local(batch), SIZE // dist.get_world_size())
         if resumed:
             found[f"{kind}, resumed"] = apart(model, slow)
@@ -204,7 +205,7 @@ def survive(folder: Path) -> dict[str, Any]:
         slow.step(*batch)
         if t <= done:
             continue
-        if attempt == 0 and t == 7 and dist.get_rank() == 1:
+        if attempt == 0 and t == 4 and dist.get_rank() == 1:
             os.kill(os.getpid(), signal.SIGKILL)
         ENTRANCES["closure"](opt, loss_of(model), local(batch), SIZE // dist.get_world_size())
         save(model, opt, folder / str(t))
@@ -221,12 +222,13 @@ def join() -> None:
 
 def main(job: str, folder: Path) -> None:
     torch.set_num_threads(1)
+    optimizer.FEW, geometries.TOGETHER = 1, 30  # as in conftest.py
     join()
     found: dict[str, Any] = {}
     if job == "survive":
         found = survive(folder)
     else:
-        for name, check in CHECKS.items():
+        for name, check in (GEOMETRIES if job == "resume" else CHECKS).items():
             try:
                 found[name] = check()
             except Exception:
