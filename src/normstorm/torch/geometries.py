@@ -43,9 +43,9 @@ def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
     if geometry == "spectral":
         order.sort(key=lambda i: tuple(tensors[i].shape))
     found: list[list[int]] = []
-    size = TOGETHER
+    size = 0
     for i in order:
-        if size + tensors[i].numel() > TOGETHER:
+        if not found or size + tensors[i].numel() > TOGETHER:
             found.append([])
             size = 0
         found[-1].append(i)
