@@ -1,6 +1,6 @@
 """The recursion with explicit copies, in float64, slow and plain; it shares nothing with the package.
 
-    m_1 = g_K(x_1)
+    m_1 = g_K(x_1), or (1 - beta) g_K(x_1) if the start is zero
     m_t = beta m_{t-1} + (1 - beta) g_K(x_t) + c beta (g_k(x_t) - g_k(x_{t-1}))
     n_t = beta m_t + (1 - beta) g_K(x_t) with nesterov, m_t without
     x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t)
@@ -25,6 +25,7 @@ DEFAULTS: dict[str, Any] = {
     "weight_decay": 0.0,
     "nesterov": False,
     "scale": 1.0,
+    "start": "first",
     "maximize": False,
 }
 
@@ -99,7 +100,8 @@ class Reference:
             self.move()
         fresh = self.gradient(self.x, batch)
         if self.m is None:
-            self.m = fresh
+            weights = [1 - o["beta"] if o["start"] == "zero" else 1 for _, o in sorted(self.option.items())]
+            self.m = [weight * g for weight, g in zip(weights, fresh, strict=True)]
         else:
             self.m = [
                 self.mixed(i, *terms) for i, terms in enumerate(zip(self.m, fresh, self.change(head), strict=True))

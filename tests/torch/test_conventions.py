@@ -51,13 +51,25 @@ WRONG: list[tuple[str, Any]] = [
     *(("scale", value) for value in (-1.0, NAN, INF, "big")),
     *(("nesterov", value) for value in ("yes", 2, None)),
     *(("maximize", value) for value in ("yes", 2, None)),
+    *(("start", value) for value in ("second", None)),
     *(("difference", value) for value in ("false", None)),
     *(("memory", value) for value in ("slim", None)),
     *(("spectral_dtype", value) for value in ("float32", torch.int32)),
     *(("fused", value) for value in ("yes", 2)),
     *(("module", value) for value in ("net", 2)),
 ]
-PER_GROUP = ("lr", "beta", "geometry", "correction", "weight_decay", "nesterov", "scale", "maximize", "spectral_dtype")
+PER_GROUP = (
+    "lr",
+    "beta",
+    "geometry",
+    "correction",
+    "weight_decay",
+    "nesterov",
+    "scale",
+    "start",
+    "maximize",
+    "spectral_dtype",
+)
 
 
 def sentence(name: str) -> str:
@@ -316,6 +328,7 @@ OVERRIDES: dict[str, tuple[Any, Any]] = {  # option: value of the constructor, v
     "weight_decay": (0.0, 0.5),
     "nesterov": (False, True),
     "scale": (1.0, 3.0),
+    "start": ("first", "zero"),
     "maximize": (False, True),
     "spectral_dtype": (torch.bfloat16, torch.float64),
 }

@@ -42,6 +42,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "half": {"correction": 0.5},
     "maximize": {"maximize": True},
     "no memory": {"beta": 0.0},
+    "zero": {"start": "zero"},
     "all": {"nesterov": True, "weight_decay": 0.3, "scale": 0.4, "correction": 0.25, "beta": 0.7},
 }
 

@@ -41,11 +41,24 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
     "momentum_nsgd": (lambda: momentum_nsgd(alpha=ALPHA, eta=ETA, K=K), {"correction": 0.0}, K),
     "sign_storm": (lambda: CATALOGUE["sign_storm"](alpha=ALPHA, eta=ETA, K=K), {"geometry": "sign"}, K),
     "sign_storm, k < K": (lambda: both(Corrected(K, 2), Sign()), {"geometry": "sign"}, 2),
+    "muon": (
+        lambda: CATALOGUE["muon"](alpha=ALPHA, eta=ETA, K=K, decay=0.3),
+        {"geometry": "spectral", "correction": 0.0, "nesterov": True, "weight_decay": 0.3, "start": "zero"},
+        K,
+    ),
     "muon from m_1 = g_1": (
         lambda: both(Averaged(K), Shrunk(Ahead(QUINTIC, 1 - ALPHA), 0.3)),
         {"geometry": "spectral", "correction": 0.0, "nesterov": True, "weight_decay": 0.3},
         K,
     ),
+    **{
+        f"scion, {ball}": (
+            lambda ball=ball: CATALOGUE["scion"](alpha=ALPHA, eta=ETA, K=K, ball=ball, radius=2.0, constrained=True),
+            {"geometry": ball, "correction": 0.0, "scale": 2.0, "weight_decay": 1.0, "start": "zero"},
+            K,
+        )
+        for ball in ("euclidean", "sign", "rms")
+    },
     "muon_mvr": (
         lambda: both(Scaled(K, False, False, 0.4), Shrunk(QUINTIC, 0.3)),
         {"geometry": "spectral", "correction": 0.4, "weight_decay": 0.3},
@@ -61,7 +74,6 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
         {"geometry": "spectral", "nesterov": True},
         3,
     ),
-    "rms ball": (lambda: both(Averaged(K), Ball(0.5, "rms")), {"geometry": "rms", "scale": 0.5, "correction": 0.0}, K),
     "rms storm": (lambda: both(Corrected(K, K), Ball(1.0, "rms")), {"geometry": "rms"}, K),
 }
 
