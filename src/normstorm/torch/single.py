@@ -35,7 +35,7 @@ class Single:
     def take(self, group: Group, params: list[Tensor]) -> None:
         """Fold gradients; move, unless the norm of other parameters has to be known first."""
         beta, part = float(group["beta"]), ahead(group)
-        for first in (True, False):
+        for first in (False, True):  # those that start now must not be taken twice
             some = [p for p in params if (self.state[p]["stage"] == NONE) is first]
             if not some:
                 continue
