@@ -28,7 +28,7 @@ MATRICES = ("row", "column", "spectral")
 QUINTIC = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 FLOOR = 1e-7
-TOGETHER = 2**27  # numbers that are stacked for one batched product, at most
+TOGETHER = 2**25  # numbers whose directions exist at one time, unless one tensor has more
 
 
 def inverse(norm: Tensor) -> Tensor:
@@ -39,6 +39,22 @@ def inverse(norm: Tensor) -> Tensor:
 def total_norm(tensors: Sequence[Tensor]) -> Tensor:
     """The Euclidean norm of all of them as one vector."""
     return squares(tensors).sum().sqrt()
+
+
+def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Which tensors to move together: few enough for the memory of their directions, matrices by shape."""
+    order = list(range(len(tensors)))
+    if geometry == "spectral":
+        order.sort(key=lambda i: tuple(tensors[i].shape))
+    found: list[list[int]] = []
+    size = TOGETHER
+    for i in order:
+        if size + tensors[i].numel() > TOGETHER:
+            found.append([])
+            size = 0
+        found[-1].append(i)
+        size += tensors[i].numel()
+    return found
 
 
 def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
@@ -73,12 +89,9 @@ def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Ten
     for (shape, kind, device), members in shapes.items():
         rows, columns = shape
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
-        most = max(1, TOGETHER // max(rows * columns, 1))
-        for start in range(0, len(members), most):
-            some = members[start : start + most]
-            factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in some]), dtype or _usual(kind, device))
-            for i, factor in zip(some, factors, strict=True):
-                results[i] = factor.reshape(tensors[i].shape).to(kind) * scale
+        factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in members]), dtype or _usual(kind, device))
+        for i, factor in zip(members, factors.to(kind) * scale, strict=True):
+            results[i] = factor.reshape(tensors[i].shape)
     return [results[i] for i in range(len(tensors))]
 
 

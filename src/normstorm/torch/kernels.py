@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PIECE = 4096  # numbers that one program takes
-WARPS = 8
+PIECE = 1024  # numbers that one program takes
+WARPS = 4
 ALIGNED = 16  # bytes
 KINDS = (torch.float32, torch.bfloat16)
 

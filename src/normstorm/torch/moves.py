@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .geometries import directions, inverse, total_norm
+from .geometries import directions, inverse, portions, total_norm
 from .shards import local
 from .update import shift
 
@@ -53,8 +53,10 @@ class Move:
     def __call__(self, group: Group, params: Sequence[Tensor], estimates: Sequence[Tensor]) -> None:
         if not params:
             return
-        if group["geometry"] == "euclidean":
-            u = [local(n) for n in estimates]
-        else:
-            u = directions(group["geometry"], estimates, group["spectral_dtype"])
-        shift([local(p) for p in params], u, *self.lengths(group), self.fused)
+        geometry, x = group["geometry"], [local(p) for p in params]
+        if geometry == "euclidean":
+            shift(x, [local(n) for n in estimates], *self.lengths(group), self.fused)
+            return
+        for some in portions(geometry, estimates):
+            u = directions(geometry, [estimates[i] for i in some], group["spectral_dtype"])
+            shift([x[i] for i in some], u, *self.lengths(group), self.fused)

@@ -13,8 +13,8 @@ x_t on its own samples, moves, and takes it at x_{t+1}. No copy of the weights i
 and the learning rate that moves is the one at the time of the move. If c = 0, a step moves at once, as any other
 optimizer's.
 
-Memory, in copies of the parameters, gradients included. "fast": 3 (weights, m, gradients). "lean": 2 and the gradient
-of one tensor, as each gradient is folded into m during the backward pass and freed.
+Memory, in copies of the parameters, gradients included. "fast": 3 (weights, m, gradients). "lean": 2 and the gradients
+of one tensor or a few small ones, as they are folded into m during the backward pass and freed.
 
 Source: the paper's Algorithm 1. The lazy order with hooks is ours.
 Departures: weights of samples are applied to gradients after the backward pass, so that groups may differ in beta.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -39,6 +40,8 @@ from .replay import frozen_statistics
 from .shards import reduced_elsewhere
 from .single import Single, ahead
 from .walk import Walk
+
+FEW = 2**23  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow
 
 
 class NormalizedStorm(Optimizer):
@@ -341,7 +344,7 @@ class NormalizedStorm(Optimizer):
                 if kind == "old":
                     stack.enter_context(frozen_statistics(self.module))
                 if not scaled and not walk.scaled and (kind != "old" or walk.corrected):
-                    stack.enter_context(self._folding(lambda p: walk.fold([p], kind), backwards))
+                    stack.enter_context(self._folding(partial(walk.fold, kind=kind), backwards))
                 stack.enter_context(torch.enable_grad())
                 yield
             with torch.no_grad():
@@ -361,12 +364,16 @@ class NormalizedStorm(Optimizer):
             raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
 
     @contextmanager
-    def _folding(self, action: Callable[[Tensor], None], backwards: int) -> Iterator[None]:
-        """In lean memory, each gradient is taken as soon as the last backward has completed it."""
+    def _folding(self, action: Callable[[list[Tensor]], None], backwards: int) -> Iterator[None]:
+        """In lean memory, gradients are taken a few at a time, as the last backward completes them.
+
+        Those that are left at the end are the caller's.
+        """
         if self.memory != "lean":
             yield
             return
         seen: dict[Tensor, int] = {}
+        waiting: list[Tensor] = []
 
         def arrived(p: Tensor) -> None:
             seen[p] = seen.get(p, 0) + 1
@@ -376,8 +383,11 @@ class NormalizedStorm(Optimizer):
                     f"weights during the last one; got backwards={backwards} and one more call"
                 )
             if seen[p] == backwards:
-                with torch.no_grad():
-                    action(p)
+                waiting.append(p)
+                if sum(map(Tensor.numel, waiting)) >= FEW:
+                    with torch.no_grad():
+                        action(waiting)
+                    waiting.clear()
 
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         hooks = [p.register_post_accumulate_grad_hook(arrived) for p in params if not reduced_elsewhere(p)]
@@ -428,13 +438,14 @@ class NormalizedStorm(Optimizer):
             for p in group["params"]:
                 p.grad = None
         single = Single(self)
-        group_of = {p: group for group in self.param_groups for p in group["params"]}
 
-        def fold(p: Tensor) -> None:
-            group = group_of[p]
-            if group["geometry"] != "euclidean" or ahead(group) == 0:
-                single.take(group, [p])
-                p.grad = None
+        def fold(params: list[Tensor]) -> None:
+            arrived = set(params)
+            for group in self.param_groups:
+                if group["geometry"] != "euclidean" or ahead(group) == 0:
+                    single.take(group, some := [p for p in group["params"] if p in arrived])
+                    for p in some:
+                        p.grad = None
 
         with self._folding(fold, backwards), torch.enable_grad():
             loss = closure()

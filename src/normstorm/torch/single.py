@@ -35,12 +35,12 @@ class Single:
     def take(self, group: Group, params: list[Tensor]) -> None:
         """Fold gradients; move, unless the norm of other parameters has to be known first."""
         beta, part = float(group["beta"]), ahead(group)
-        for first in (False, True):  # those that start now must not be taken twice
-            some = [p for p in params if (self.state[p]["stage"] == NONE) is first]
+        new = [p for p in params if self.state[p]["stage"] == NONE]
+        known = [p for p in params if self.state[p]["stage"] != NONE]
+        for some, keep, weight in ((new, 0.0, 1.0), (known, beta, 1 - beta)):
             if not some:
                 continue
             m = [local(self.state[p]["momentum"]) for p in some]
-            keep, weight = (0.0, 1.0) if first else (beta, 1 - beta)
             sums = blend(m, gradients(some), keep, weight * self.factor, self.fused)
             for p in some:
                 self.state[p]["stage"] = READY

@@ -121,7 +121,7 @@ class Walk:
         self.kept = {}
 
     def fold(self, params: Sequence[Tensor], kind: str) -> None:
-        """Gradients of some parameters of one group into their estimates; the gradients are given back."""
+        """Gradients of some parameters into their estimates; the gradients are given back."""
         if kind == "old":
             leaving = [p for p in params if p in self.due]
             params = [p for p in params if p not in self.due]
@@ -172,10 +172,10 @@ class Walk:
         return [local(self.state[p][name]) for p in params]
 
     def _alike(self, params: Sequence[Tensor], kind: str) -> list[list[Tensor]]:
-        """Lists of parameters that take the same two weights."""
-        lists: dict[tuple[float, float], list[Tensor]] = {}
+        """Lists of parameters of one group that take the same two weights."""
+        lists: dict[tuple[int, float, float], list[Tensor]] = {}
         for p in params:
-            lists.setdefault((self.keep(p), self.weight(p, kind)), []).append(p)
+            lists.setdefault((id(self.group_of[p]), self.keep(p), self.weight(p, kind)), []).append(p)
         return list(lists.values())
 
     def _move_rest(self) -> None:
