@@ -68,7 +68,8 @@ ENTRANTS = {
     "AdamW": Entrant(adamw, (1e-3, 2e-3, 4e-3)),
     "Muon": Entrant(muon, (0.02, 0.04, 0.08)),
     "MARS": Entrant(mars, (1.5e-3, 3e-3, 6e-3)),
-    "spectral-0": Entrant(partial(spectral, correction=0.0, nesterov=True, **LEAN), (0.01, 0.02, 0.04)),
+    "spectral-0": Entrant(partial(spectral, correction=0.0, nesterov=True, **LEAN), (0.02, 0.04, 0.08)),
+    "spectral-0-fast": Entrant(partial(spectral, correction=0.0, nesterov=True, memory="fast"), (0.02, 0.04, 0.08)),
     "spectral-1": Entrant(partial(spectral, correction=1.0, beta=0.9, nesterov=False, **LEAN), (0.005, 0.01, 0.02), 2),
     "euclidean-0": Entrant(partial(storm, correction=0.0, beta=0.95, **LEAN), (0.25, 0.5, 1.0)),
     "euclidean-1": Entrant(partial(storm, correction=1.0, beta=0.9, **LEAN), (0.125, 0.25, 0.5), 2),
@@ -227,7 +228,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         if runs:
             best = min((run for run in runs if run["seed"] == 0), key=lambda run: run["loss"])
             shown = " ".join(f"{run['loss']:.4f}" for run in runs if run["rate"] == best["rate"])
-            lines.append(f"{name:12s} rate {best['rate']:g}: {shown}  tokens {best['tokens'] / 1e6:.1f} M")
+            lines.append(f"{name:15s} rate {best['rate']:g}: {shown}  tokens {best['tokens'] / 1e6:.1f} M")
     return lines
 
 
