@@ -46,8 +46,8 @@ def memory_table(report: Report) -> str:
     heads = ["", "bytes per parameter", "with bfloat16 autocast", f"largest model in {report['cap_gigabytes']:g} GB"]
     count = report["rows"][0]["parameters"] / 1e9
     words = (
-        f"{report['machine']['device']}, {count:.2f} billion parameters. Activations and one gradient tensor are part of "
-        f"the figures: at most {rest:.2f} bytes per parameter; autocast's copy of the weights takes 2."
+        f"{report['machine']['device']}, {count:.2f} billion parameters. Activations and one gradient tensor are part "
+        f"of the figures: at most {rest:.2f} bytes per parameter; autocast's copy of the weights takes 2."
     )
     return f"{table(heads, rows)}\n\n{words}"
 
