@@ -17,6 +17,7 @@ except in the spectral geometry (1e-7, as its authors).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -34,11 +35,6 @@ TOGETHER = 2**25  # numbers whose directions exist at one time, unless one tenso
 def inverse(norm: Tensor) -> Tensor:
     """1 / norm, and 0 for 0."""
     return torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1), 0)
-
-
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all of them as one vector."""
-    return squares(tensors).sum().sqrt()
 
 
 def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
@@ -64,11 +60,17 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
     if geometry in ("tensor", "rms"):
         factors = inverse(squares(estimates).sqrt())
         if geometry == "rms":
-            factors = factors * torch.tensor([n.numel() ** 0.5 for n in estimates]).to(factors)
-        return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors, strict=True)]
+            factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
+        return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
         return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
+
+
+@lru_cache(maxsize=1024)
+def _roots(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Square roots on the device; to copy them in every step would make the host wait for it."""
+    return torch.tensor([size**0.5 for size in sizes], dtype=dtype).to(device)
 
 
 def _matrix(tensor: Tensor) -> Tensor:

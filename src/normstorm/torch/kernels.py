@@ -128,4 +128,4 @@ def _pieces(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 @lru_cache(maxsize=8192)
 def _addresses(addresses: tuple[int, ...], device: torch.device) -> Tensor:
     """A gradient usually lies where it lay in the step before, so that this is asked again and again."""
-    return torch.tensor(addresses, dtype=torch.int64).to(device)
+    return torch.tensor(addresses, dtype=torch.int64).pin_memory().to(device, non_blocking=True)

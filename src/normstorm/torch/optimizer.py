@@ -34,11 +34,11 @@ from torch.optim import Optimizer
 from ..theory import Plan
 from .batches import parts_of
 from .curvature import curvature_step
-from .moves import DUE, NONE, READY, with_gradient
+from .moves import DUE, NONE, READY, ahead, with_gradient
 from .options import WHO, check, check_group
 from .replay import frozen_statistics
 from .shards import reduced_elsewhere
-from .single import Single, ahead
+from .single import Single
 from .walk import Walk
 
 FEW = 2**23  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow

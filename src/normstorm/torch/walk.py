@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .moves import DUE, NONE, READY, Group, Move, gradients, with_gradient
+from .moves import DUE, NONE, READY, Group, Move, gradients, mixed, with_gradient
 from .replay import RandomState
 from .shards import local, spread
 from .update import blend, carry
@@ -50,7 +50,7 @@ class Walk:
         self.before: dict[Tensor, Tensor] = {}
         self.sums: list[Tensor] | None = None
         self.random: RandomState | None = None
-        self.move = Move(self.fused)
+        self.move = Move(self.fused, self.estimates)
         if self.due:
             self._measure()
 
@@ -62,8 +62,7 @@ class Walk:
             lists = [[self.state[p]["momentum"] for p in params] for _, params in due if params]
             sums = [part for part in map(self._kernel_squares, lists) if part is not None]
             sums = sums if len(sums) == len(lists) and sums else None
-        estimates = [] if sums else [n for group, params in due for n in self.estimates(group, params)]
-        self.move.measure(estimates, sums)
+        self.move.measure(due, sums)
 
     def _kernel_squares(self, estimates: list[Tensor]) -> Tensor | None:
         """As the kernels add them, so that a run that is resumed goes on bit by bit."""
@@ -72,10 +71,8 @@ class Walk:
 
     def estimates(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
         beta = float(group["beta"])
-        states = [self.state[p] for p in params]
-        if not group["nesterov"]:
-            return [state["momentum"] for state in states]
-        return [beta * state["momentum"] + (1 - beta) * state["fresh"] for state in states]
+        m = [self.state[p]["momentum"] for p in params]
+        return mixed(m, [self.state[p]["fresh"] for p in params], beta, 1 - beta) if group["nesterov"] else m
 
     def weight(self, p: Tensor, kind: str) -> float:
         group = self.group_of[p]
@@ -148,7 +145,7 @@ class Walk:
                 x = [local(p) for p in some]
                 carry(x, m, gradients(some), *self.move.lengths(group), keep, take, self.fused)
             else:
-                self.move(group, some, self.estimates(group, some))
+                self.move(group, some)
                 blend(m, gradients(some), keep, take, self.fused)
             self.due.difference_update(some)
             self.moved = True
@@ -182,7 +179,7 @@ class Walk:
         """Whatever has not moved yet: parameters without a gradient at the old point, or all of them."""
         for group in self.groups:
             params = [p for p in group["params"] if p in self.due]
-            self.move(group, params, self.estimates(group, params))
+            self.move(group, params)
             self.moved = self.moved or bool(params)
         self.due = set()
 
