@@ -17,11 +17,11 @@ RACERS = {
     "AdamW": "AdamW",
     "Muon": "Muon + AdamW",
     "MARS": "MARS-AdamW",
-    "spectral-0": "`spectral_storm`, correction 0, lean",
-    "spectral-0-fast": "`spectral_storm`, correction 0, fast",
-    "spectral-1": "`spectral_storm`, correction 1, lean",
-    "euclidean-0": "`NormalizedStorm`, correction 0, lean",
-    "euclidean-1": "`NormalizedStorm`, correction 1, lean",
+    "spectral-0": "`spectral_storm`, correction 0, fast",
+    "spectral-0-lean": "`spectral_storm`, correction 0, lean",
+    "spectral-1": "`spectral_storm`, correction 1",
+    "euclidean-0": "`NormalizedStorm`, correction 0",
+    "euclidean-1": "`NormalizedStorm`, correction 1",
 }
 Report = dict[str, Any]
 

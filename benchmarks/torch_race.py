@@ -63,16 +63,15 @@ class Entrant(NamedTuple):
     passes: int = 1
 
 
-LEAN = {"memory": "lean"}
 ENTRANTS = {
     "AdamW": Entrant(adamw, (1e-3, 2e-3, 4e-3)),
     "Muon": Entrant(muon, (0.02, 0.04, 0.08)),
     "MARS": Entrant(mars, (1.5e-3, 3e-3, 6e-3)),
-    "spectral-0": Entrant(partial(spectral, correction=0.0, nesterov=True, **LEAN), (0.02, 0.04, 0.08)),
-    "spectral-0-fast": Entrant(partial(spectral, correction=0.0, nesterov=True, memory="fast"), (0.02, 0.04, 0.08)),
-    "spectral-1": Entrant(partial(spectral, correction=1.0, beta=0.9, nesterov=False, **LEAN), (0.005, 0.01, 0.02), 2),
-    "euclidean-0": Entrant(partial(storm, correction=0.0, beta=0.95, **LEAN), (0.25, 0.5, 1.0)),
-    "euclidean-1": Entrant(partial(storm, correction=1.0, beta=0.9, **LEAN), (0.125, 0.25, 0.5), 2),
+    "spectral-0": Entrant(partial(spectral, correction=0.0, nesterov=True), (0.01, 0.02, 0.04)),
+    "spectral-0-lean": Entrant(partial(spectral, correction=0.0, nesterov=True, memory="lean"), (0.01, 0.02, 0.04)),
+    "spectral-1": Entrant(partial(spectral, correction=1.0, beta=0.9, nesterov=False), (0.005, 0.01, 0.02), 2),
+    "euclidean-0": Entrant(partial(storm, correction=0.0, beta=0.95, start="zero"), (0.25, 0.5, 1.0)),
+    "euclidean-1": Entrant(partial(storm, correction=1.0, beta=0.9), (0.125, 0.25, 0.5), 2),
 }
 
 

@@ -33,6 +33,11 @@ def ahead(group: Group) -> float:
     return 1 - float(group["beta"]) * (1 - c) if group["nesterov"] else float(c)
 
 
+def first_weight(group: Group) -> float:
+    """The weight of the first gradient of an estimate."""
+    return 1.0 if group["start"] == "first" else 1 - float(group["beta"])
+
+
 def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tensor]:
     """of_a a + of_b b, new memory."""
     if any(map(spread, a)):

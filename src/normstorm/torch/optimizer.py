@@ -1,6 +1,6 @@
 """Normalized STORM as a PyTorch optimizer.
 
-    m_1 = g_K(x_1)
+    m_1 = g_K(x_1),   or with start "zero"   (1 - beta) g_K(x_1)
     m_t = beta m_{t-1} + (1 - beta) g_K(x_t) + c beta (g_k(x_t) - g_k(x_{t-1}))     same samples, same random numbers
     n_t = m_t,   or with nesterov   beta m_t + (1 - beta) g_K(x_t)
     x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t),   u(0) = 0
@@ -41,7 +41,7 @@ from .shards import reduced_elsewhere
 from .single import Single
 from .walk import Walk
 
-FEW = 2**23  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow
+FEW = 2**24  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow
 
 
 class NormalizedStorm(Optimizer):
@@ -55,6 +55,8 @@ class NormalizedStorm(Optimizer):
     weight_decay    decoupled
     nesterov        look ahead by the fresh gradient; with two points it costs one more copy of the parameters
     scale           factor of the step length, for groups that share a learning rate
+    start           first: m_1 = g_K(x_1), the paper; zero: m_1 = (1 - beta) g_K(x_1), so that the first gradient
+                    counts no more than others
     difference      exact (two gradients); hvp (a Hessian-vector product in place of their difference, no cancellation;
                     `step(loss, batch=...)` only); stale (the gradient of the step before on its own samples: one
                     pass and no variance reduction, exactly quasi-hyperbolic momentum c g + (1 - c) m)
@@ -87,6 +89,7 @@ class NormalizedStorm(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         scale: float = 1.0,
+        start: str = "first",
         difference: str = "exact",
         memory: str = "fast",
         maximize: bool = False,
@@ -103,6 +106,7 @@ class NormalizedStorm(Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "scale": scale,
+            "start": start,
             "difference": difference,
             "maximize": maximize,
             "spectral_dtype": spectral_dtype,

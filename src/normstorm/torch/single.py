@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .moves import NONE, READY, Group, Move, ahead, gradients, mixed
+from .moves import NONE, READY, Group, Move, ahead, first_weight, gradients, mixed
 from .shards import local, spread
 from .update import blend
 
@@ -31,7 +31,7 @@ class Single:
         beta = float(group["beta"])
         new = [p for p in params if self.state[p]["stage"] == NONE]
         known = [p for p in params if self.state[p]["stage"] != NONE]
-        for some, keep, weight in ((new, 0.0, 1.0), (known, beta, 1 - beta)):
+        for some, keep, weight in ((new, 0.0, first_weight(group)), (known, beta, 1 - beta)):
             if not some:
                 continue
             m = [local(self.state[p]["momentum"]) for p in some]

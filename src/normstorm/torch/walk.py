@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .moves import DUE, NONE, READY, Group, Move, gradients, mixed, with_gradient
+from .moves import DUE, NONE, READY, Group, Move, first_weight, gradients, mixed, with_gradient
 from .replay import RandomState
 from .shards import local, spread
 from .update import blend, carry
@@ -79,7 +79,7 @@ class Walk:
         beta = float(group["beta"])
         part = 1 - self.share if kind == "rest" else self.share
         if self.state[p]["stage"] == NONE:
-            return 0.0 if kind == "old" else part
+            return 0.0 if kind == "old" else part * first_weight(group)
         across = beta * float(group["correction"]) if self.corrected else 0.0
         if kind == "old":
             return -across
