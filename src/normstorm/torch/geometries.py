@@ -1,0 +1,99 @@
+"""How a step is measured: from an estimate n of the gradient to a direction u(n).
+
+    euclidean   n / ||n||, one norm over every parameter of every group with this geometry (the paper)
+    tensor      n / ||n||, a norm for every tensor
+    rms         n / sqrt(mean of n^2), for every tensor
+    sign        sign(n)
+    row         every row divided by its norm;   column: every column
+    spectral    sqrt(max(1, rows / columns)) orthogonal(n), five steps of Muon's quintic iteration
+
+0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others.
+
+Source: Pethick et al. 2025 (norm balls); Jordan et al. 2024 (the quintic iteration and its scale).
+Departures: row and column divide by Euclidean norms, so that a row or column moves by lr; no floor is added to a norm,
+except in the spectral geometry (1e-7, as its authors).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .shards import local, on_whole, squares
+
+GEOMETRIES = ("euclidean", "tensor", "rms", "sign", "row", "column", "spectral")
+MATRICES = ("row", "column", "spectral")
+QUINTIC = (3.4445, -4.7750, 2.0315)
+STEPS = 5
+FLOOR = 1e-7
+TOGETHER = 2**27  # numbers that are stacked for one batched product, at most
+
+
+def inverse(norm: Tensor) -> Tensor:
+    """1 / norm, and 0 for 0."""
+    return torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1), 0)
+
+
+def total_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """The Euclidean norm of all of them as one vector."""
+    return squares(tensors).sum().sqrt()
+
+
+def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+    """u(n) of every tensor, new memory, as local shards; every geometry but euclidean."""
+    if geometry == "sign":
+        return [local(n).sign() for n in estimates]
+    if geometry in ("tensor", "rms"):
+        factors = inverse(squares(estimates).sqrt())
+        if geometry == "rms":
+            factors = factors * torch.tensor([n.numel() ** 0.5 for n in estimates]).to(factors)
+        return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors, strict=True)]
+    if geometry == "spectral":
+        return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
+    return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
+
+
+def _matrix(tensor: Tensor) -> Tensor:
+    return tensor.reshape(tensor.shape[0], -1)
+
+
+def _by_lines(n: Tensor, axis: int) -> Tensor:
+    M = _matrix(n)
+    return (M * inverse(torch.linalg.vector_norm(M, dim=axis, keepdim=True))).reshape(n.shape)
+
+
+def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+    """Scaled orthogonal factors; matrices of one shape go through the iteration together."""
+    shapes: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
+    for i, tensor in enumerate(tensors):
+        shapes.setdefault((_matrix(tensor).shape, tensor.dtype, tensor.device), []).append(i)
+    results: dict[int, Tensor] = {}
+    for (shape, kind, device), members in shapes.items():
+        rows, columns = shape
+        scale = max(1.0, rows / max(columns, 1)) ** 0.5
+        most = max(1, TOGETHER // max(rows * columns, 1))
+        for start in range(0, len(members), most):
+            some = members[start : start + most]
+            factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in some]), dtype or _usual(kind, device))
+            for i, factor in zip(some, factors, strict=True):
+                results[i] = factor.reshape(tensors[i].shape).to(kind) * scale
+    return [results[i] for i in range(len(tensors))]
+
+
+def _usual(kind: torch.dtype, device: torch.device) -> torch.dtype:
+    """Sixteen bits where they are fast and the parameter is not wider than single precision."""
+    return torch.bfloat16 if device.type == "cuda" and kind != torch.float64 else kind
+
+
+def newton_schulz(batch: Tensor, dtype: torch.dtype) -> Tensor:
+    """Five steps of the quintic iteration on a batch of matrices; singular values end near 1, not at 1."""
+    a, b, c = QUINTIC
+    tall = batch.shape[1] > batch.shape[2]
+    X = batch.mT if tall else batch
+    X = (X / (torch.linalg.matrix_norm(X, keepdim=True) + FLOOR)).to(dtype)
+    for _ in range(STEPS):
+        A = X @ X.mT
+        X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
+    return X.mT if tall else X

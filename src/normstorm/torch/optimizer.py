@@ -1,0 +1,444 @@
+"""Normalized STORM as a PyTorch optimizer.
+
+    m_1 = g_K(x_1)
+    m_t = beta m_{t-1} + (1 - beta) g_K(x_t) + c beta (g_k(x_t) - g_k(x_{t-1}))     same samples, same random numbers
+    n_t = m_t,   or with nesterov   beta m_t + (1 - beta) g_K(x_t)
+    x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t),   u(0) = 0
+
+g_K is the mean over the K samples of a step, g_k over the first k of them, c the correction: 1 is the paper, 0 is
+momentum in the geometry u. A step asks K + k sample gradients if c > 0, else K.
+
+Order. If c > 0, weights sit at x_t between two steps and the move by m_t is due: the next step takes the gradient at
+x_t on its own samples, moves, and takes it at x_{t+1}. No copy of the weights is kept. So the first step moves nothing,
+and the learning rate that moves is the one at the time of the move. If c = 0, a step moves at once, as any other
+optimizer's.
+
+Memory, in copies of the parameters, gradients included. "fast": 3 (weights, m, gradients). "lean": 2 and the gradient
+of one tensor, as each gradient is folded into m during the backward pass and freed.
+
+Source: the paper's Algorithm 1. The lazy order with hooks is ours.
+Departures: weights of samples are applied to gradients after the backward pass, so that groups may differ in beta.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..theory import Plan
+from .batches import parts_of
+from .curvature import curvature_step
+from .moves import DUE, NONE, READY, with_gradient
+from .options import WHO, check, check_group
+from .replay import frozen_statistics
+from .shards import reduced_elsewhere
+from .single import Single, ahead
+from .walk import Walk
+
+
+class NormalizedStorm(Optimizer):
+    """Normalized STORM.
+
+    params          as for every torch.optim.Optimizer
+    lr              length of a step, in the norm of the geometry
+    beta            in [0, 1): weight of the past
+    geometry        euclidean (the paper), tensor, rms, sign, row, column, spectral: see `geometries`
+    correction      in [0, 1]: weight of the difference on the same samples; 1 is the paper, 0 needs one pass
+    weight_decay    decoupled
+    nesterov        look ahead by the fresh gradient; with two points it costs one more copy of the parameters
+    scale           factor of the step length, for groups that share a learning rate
+    difference      exact (two gradients); hvp (a Hessian-vector product in place of their difference, no cancellation;
+                    `step(loss, batch=...)` only); stale (the gradient of the step before on its own samples: one
+                    pass and no variance reduction, exactly quasi-hyperbolic momentum c g + (1 - c) m)
+    memory          fast or lean
+    maximize        ascend
+    spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
+    fused           None: Triton kernels where they can serve; True, False
+    module          whose running statistics are frozen at the old point; None: every layer called meanwhile
+
+    All but memory, fused and module may differ from group to group.
+
+    >>> model = torch.nn.Linear(3, 1)
+    >>> optimizer = NormalizedStorm(model.parameters(), lr=1e-2)
+    >>> x, y = torch.ones(8, 3), torch.ones(8, 1)
+    >>> def loss(x, y):
+    ...     return torch.nn.functional.mse_loss(model(x), y)
+    >>> _ = optimizer.step(loss, batch=(x, y), k=4)
+    """
+
+    _step_supports_amp_scaling = True  # a GradScaler then tells of an overflow instead of leaving the step out
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float | Tensor,
+        beta: float = 0.9,
+        *,
+        geometry: str = "euclidean",
+        correction: float = 1.0,
+        weight_decay: float = 0.0,
+        nesterov: bool = False,
+        scale: float = 1.0,
+        difference: str = "exact",
+        memory: str = "fast",
+        maximize: bool = False,
+        spectral_dtype: torch.dtype | None = None,
+        fused: bool | None = None,
+        module: nn.Module | None = None,
+    ) -> None:
+        wide = {"memory": memory, "fused": fused, "module": module}
+        options = {
+            "lr": lr,
+            "beta": beta,
+            "geometry": geometry,
+            "correction": correction,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+            "scale": scale,
+            "difference": difference,
+            "maximize": maximize,
+            "spectral_dtype": spectral_dtype,
+        }
+        for name, value in (wide | options).items():
+            check(name, value)
+        self.memory, self.fused, self.module = memory, fused, module
+        self._walk: Walk | None = None
+        self._sums: list[Tensor] | None = None
+        super().__init__(params, options)
+
+    @classmethod
+    def from_plan(cls, params: Any, plan: Plan, **options: Any) -> NormalizedStorm:
+        """With the plan's beta and step size; its K and k belong to `step(loss, batch=..., k=plan.sub_batch)`."""
+        if not isinstance(plan, Plan):
+            raise ValueError(f"{WHO}.from_plan: plan must be a normstorm Plan; got {type(plan).__name__}")
+        return cls(params, lr=plan.eta, beta=plan.beta, **options)
+
+    # Habits of an optimizer.
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        super().add_param_group(param_group)
+        group = self.param_groups[-1]
+        try:
+            check_group(group)
+        except ValueError:
+            self.param_groups.pop()
+            raise
+        self._create_state(group)
+
+    def _create_state(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            state = self.state[p]
+            state.setdefault("momentum", torch.zeros_like(p, memory_format=torch.preserve_format))
+            state.setdefault("stage", NONE)
+
+    def __getstate__(self) -> dict[str, Any]:
+        self._refuse_inside("pickle or copy")
+        return {**super().__getstate__(), "memory": self.memory, "fused": self.fused, "module": self.module}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._walk = None
+        self._sums = None
+
+    def state_dict(self) -> dict[str, Any]:
+        self._refuse_inside("state_dict")
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._refuse_inside("load_state_dict")
+        before = self.state, self.param_groups
+        super().load_state_dict(state_dict)
+        try:
+            for group in self.param_groups:
+                check_group(group)
+                self._create_state(group)
+                self._check_state(group)
+        except (ValueError, KeyError) as error:
+            self.__setstate__({"state": before[0], "param_groups": before[1]})
+            raise ValueError(str(error)) from None
+        self._sums = None
+
+    def _check_state(self, group: dict[str, Any]) -> None:
+        for p in group["params"]:
+            state = self.state[p]
+            for name in state.keys() & {"momentum", "fresh"}:
+                if not isinstance(state[name], Tensor) or state[name].shape != p.shape:
+                    shape = tuple(getattr(state[name], "shape", ()))
+                    raise ValueError(
+                        f"{WHO}.load_state_dict: {name} must have its parameter's shape {tuple(p.shape)}; got {shape}"
+                    )
+            if state["stage"] not in (NONE, READY, DUE):
+                raise ValueError(f"{WHO}.load_state_dict: stage must be 0, 1 or 2; got {state['stage']!r}")
+
+    def _refuse_inside(self, what: str) -> None:
+        if self._walk is not None:
+            raise RuntimeError(f"{WHO}: {what} must not be asked between the passes of a step; finish it with step()")
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As ever; refused where .grad holds what an earlier pass of a scaled step left there."""
+        if self._walk is not None and self._walk.scaled and self._walk.inside in ("new", "rest"):
+            raise RuntimeError(f"{WHO}: zero_grad must not be called at the new point of a scaled step")
+        super().zero_grad(set_to_none)
+
+    # What the groups ask for.
+
+    @property
+    def two_points(self) -> bool:
+        """Whether a step asks gradients at two points."""
+        return any(
+            group["correction"] > 0 and group["beta"] > 0 and group["difference"] != "stale"
+            for group in self.param_groups
+        )
+
+    @property
+    def plain_estimates(self) -> bool:
+        """Whether every Euclidean group moves along its momentum itself."""
+        return not any(group["nesterov"] for group in self.param_groups if group["geometry"] == "euclidean")
+
+    def _prepare(self) -> None:
+        """Options may have been changed by hand or by a scheduler since the last step."""
+        kinds = {group["difference"] for group in self.param_groups}
+        if len(kinds) > 1:
+            raise ValueError(f"{WHO}: difference must be the same in all groups; got {', '.join(sorted(kinds))}")
+        for group in self.param_groups:
+            check_group(group)
+            if group["nesterov"] and self.two_points:
+                for p in group["params"]:
+                    self.state[p].setdefault("fresh", torch.zeros_like(p, memory_format=torch.preserve_format))
+
+    # Entrances.
+
+    @torch.no_grad()
+    def step(
+        self,
+        closure: Callable[..., Any] | None = None,
+        *,
+        batch: Any = None,
+        k: int | None = None,
+        backwards: int = 1,
+    ) -> Any:
+        """One step, in one of three ways.
+
+        step(closure)               the closure evaluates the model on one batch, calls backward, and returns the loss;
+                                    it is called at both points. `backwards`: how often it calls backward.
+        step(loss, batch=..., k=)   loss(*batch) returns the mean loss of the samples; the first k of them are
+                                    evaluated at both points (None: all)
+        step()                      after `old_point` and `new_point`; or after backward, if correction = 0
+
+        Returns the loss at the new point.
+        """
+        check("backwards", backwards)
+        if batch is not None or k is not None:
+            return self._step_on_batch(closure, batch, k)
+        if closure is not None:
+            self._refuse_inside("step(closure)")
+            self._prepare()
+            return self._step_by_closure(closure, closure, None, backwards)
+        return self._finish() if self._walk is not None else self._step_from_gradients()
+
+    def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:
+        self._refuse_inside("step(loss, batch=...)")
+        self._prepare()
+        head, rest, share = parts_of(loss, batch, k, self.two_points)
+        if self.two_points and self.param_groups[0]["difference"] == "hvp":
+            return curvature_step(self, head, rest, share)
+        return self._step_by_closure(head.backward, head.backward, rest.backward if rest else None, 1, share)
+
+    def _step_by_closure(
+        self,
+        old: Callable[[], Any],
+        new: Callable[[], Any],
+        rest: Callable[[], Any] | None,
+        backwards: int,
+        share: float = 1.0,
+    ) -> Any:
+        if not self.two_points:
+            return self._single_by_closure(new, backwards)
+        self._refuse_hvp()
+        if self._due:
+            with self._pass("old", backwards):
+                old()
+        with self._pass("new", backwards, share):
+            loss = new()
+        if rest is not None:
+            with self._pass("rest", backwards):
+                remaining = rest()
+            loss = share * loss + (1 - share) * remaining
+        self._finish()
+        return loss
+
+    def _refuse_hvp(self) -> None:
+        if self.param_groups[0]["difference"] == "hvp":
+            raise ValueError(
+                f"{WHO}: difference='hvp' must be used through step(loss, batch=...); got another entrance"
+            )
+
+    @property
+    def _due(self) -> bool:
+        return any(self.state[p]["stage"] == DUE for group in self.param_groups for p in group["params"])
+
+    @contextmanager
+    def old_point(self, *, scaler: Any = None, backwards: int = 1) -> Iterator[None]:
+        """The first pass of a step: call backward on the step's samples (or the first k of them) inside.
+
+        Give the GradScaler, if the loss is scaled. Weights move to the new point during the pass or when it ends.
+        """
+        self._refuse_inside("old_point")
+        self._prepare()
+        self._refuse_one_point("old_point")
+        scaled = scaler is not None and scaler.is_enabled()
+        if scaled and any(group["nesterov"] for group in self.param_groups):
+            raise ValueError(
+                f"{WHO}: nesterov must be False for two points with an enabled GradScaler; got nesterov=True"
+            )
+        with self._pass("old", backwards, scaled=scaled):
+            yield
+
+    @contextmanager
+    def new_point(self, *, share: float = 1.0, backwards: int = 1) -> Iterator[None]:
+        """The second pass, on the same samples. `share`: k / K if the other K - k follow in `rest`."""
+        check("share", share)
+        if self._walk is None:
+            self._prepare()
+            self._refuse_one_point("new_point")
+            if self._due:
+                raise RuntimeError(f"{WHO}: old_point must come before new_point")
+        with self._pass("new", backwards, float(share)):
+            yield
+
+    @contextmanager
+    def rest(self, *, backwards: int = 1) -> Iterator[None]:
+        """The third pass if k < K: the samples that are evaluated at the new point alone."""
+        if self._walk is None:
+            raise RuntimeError(f"{WHO}: new_point must come before rest")
+        with self._pass("rest", backwards):
+            yield
+
+    def _refuse_one_point(self, what: str) -> None:
+        self._refuse_hvp()
+        if not self.two_points:
+            raise RuntimeError(
+                f"{WHO}: {what} must not be used with correction = 0, beta = 0 or difference='stale', which need "
+                "one pass; call backward and step()"
+            )
+
+    # Passes.
+
+    @contextmanager
+    def _pass(self, kind: str, backwards: int, share: float = 1.0, scaled: bool = False) -> Iterator[None]:
+        check("backwards", backwards)
+        walk = self._walk = self._walk or Walk(self, scaled)
+        self._check_order(walk, kind)
+        with torch.no_grad():
+            walk.enter(kind, share)
+        try:
+            with ExitStack() as stack:
+                if kind == "old":
+                    stack.enter_context(frozen_statistics(self.module))
+                if not scaled and not walk.scaled and (kind != "old" or walk.corrected):
+                    stack.enter_context(self._folding(lambda p: walk.fold([p], kind), backwards))
+                stack.enter_context(torch.enable_grad())
+                yield
+            with torch.no_grad():
+                walk.leave(kind)
+        except BaseException:
+            self._walk = None
+            with torch.no_grad():
+                walk.abandon()
+            raise
+
+    def _check_order(self, walk: Walk, kind: str) -> None:
+        before = {"old": ([],), "new": ([], ["old"]), "rest": (["new"], ["old", "new"])}
+        if walk.inside is not None or walk.passes not in before[kind]:
+            done = f"inside {walk.inside}" if walk.inside else f"after {', '.join(walk.passes) or 'none'}"
+            raise RuntimeError(f"{WHO}: passes must come in the order old_point, new_point, rest; got {kind} {done}")
+        if kind == "rest" and walk.share == 1:
+            raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
+
+    @contextmanager
+    def _folding(self, action: Callable[[Tensor], None], backwards: int) -> Iterator[None]:
+        """In lean memory, each gradient is taken as soon as the last backward has completed it."""
+        if self.memory != "lean":
+            yield
+            return
+        seen: dict[Tensor, int] = {}
+
+        def arrived(p: Tensor) -> None:
+            seen[p] = seen.get(p, 0) + 1
+            if seen[p] > backwards:
+                raise RuntimeError(
+                    f"{WHO}: backwards must be the number of backward calls in a pass if memory='lean', which moves "
+                    f"weights during the last one; got backwards={backwards} and one more call"
+                )
+            if seen[p] == backwards:
+                with torch.no_grad():
+                    action(p)
+
+        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
+        hooks = [p.register_post_accumulate_grad_hook(arrived) for p in params if not reduced_elsewhere(p)]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _finish(self) -> None:
+        walk = self._walk
+        assert walk is not None
+        if "new" not in walk.passes or (walk.share < 1 and "rest" not in walk.passes):
+            missing = "rest" if "new" in walk.passes else "new_point"
+            raise RuntimeError(f"{WHO}: step() must come after the last pass; {missing} is missing")
+        self._walk = None
+        factor = self._unscaling()
+        if factor is None:
+            walk.abandon()
+        else:
+            walk.finish(factor)
+
+    def _unscaling(self) -> float | None:
+        """What gradients have to be multiplied with; None if a scaler found an overflow."""
+        found, scale = getattr(self, "found_inf", None), getattr(self, "grad_scale", None)
+        if found is not None and float(found) > 0:
+            return None
+        return 1.0 if scale is None else 1 / float(scale)
+
+    # One point.
+
+    def _step_from_gradients(self) -> None:
+        self._prepare()
+        if self.two_points:
+            raise RuntimeError(
+                f"{WHO}: step() needs gradients at two points if correction > 0: give it a closure or a batch, or use "
+                "old_point and new_point; correction=0 takes the gradients of one backward"
+            )
+        factor = self._unscaling()
+        if factor is not None:
+            single = Single(self, factor)
+            for group in self.param_groups:
+                single.take(group, with_gradient(group["params"]))
+            single.finish()
+
+    def _single_by_closure(self, closure: Callable[[], Any], backwards: int) -> Any:
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
+        single = Single(self)
+        group_of = {p: group for group in self.param_groups for p in group["params"]}
+
+        def fold(p: Tensor) -> None:
+            group = group_of[p]
+            if group["geometry"] != "euclidean" or ahead(group) == 0:
+                single.take(group, [p])
+                p.grad = None
+
+        with self._folding(fold, backwards), torch.enable_grad():
+            loss = closure()
+        for group in self.param_groups:
+            single.take(group, with_gradient(group["params"]))
+        single.finish()
+        return loss

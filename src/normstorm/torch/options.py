@@ -1,0 +1,78 @@
+"""What the options of NormalizedStorm may be. An error says which option, what is allowed and what was given."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..theory.checks import real
+from .geometries import GEOMETRIES, MATRICES
+
+WHO = "NormalizedStorm"
+DIFFERENCES = ("exact", "hvp", "stale")
+MEMORIES = ("fast", "lean")
+
+
+def number(value: Any) -> float:
+    """A number, or a tensor that holds one; nan for anything else."""
+    if isinstance(value, Tensor):
+        return float(value) if value.numel() == 1 and not value.is_complex() and value.dtype != torch.bool else math.nan
+    return real(value)
+
+
+def _finite(least: float, strict: bool = False) -> Callable[[Any], bool]:
+    def fits(value: Any) -> bool:
+        found = number(value)
+        return math.isfinite(found) and (found > least if strict else found >= least)
+
+    return fits
+
+
+ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "lr": (_finite(0), "a number >= 0"),
+    "beta": (lambda value: 0 <= number(value) < 1, "a number in [0, 1)"),
+    "correction": (lambda value: 0 <= number(value) <= 1, "a number in [0, 1]"),
+    "weight_decay": (_finite(0), "a number >= 0"),
+    "scale": (_finite(0, strict=True), "a number > 0"),
+    "geometry": (lambda value: value in GEOMETRIES, f"one of {', '.join(GEOMETRIES)}"),
+    "difference": (lambda value: value in DIFFERENCES, f"one of {', '.join(DIFFERENCES)}"),
+    "nesterov": (lambda value: isinstance(value, bool), "True or False"),
+    "maximize": (lambda value: isinstance(value, bool), "True or False"),
+    "spectral_dtype": (
+        lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),
+        "None or a floating-point torch.dtype",
+    ),
+    "memory": (lambda value: value in MEMORIES, f"one of {', '.join(MEMORIES)}"),
+    "fused": (lambda value: value is None or isinstance(value, bool), "None, True or False"),
+    "module": (lambda value: value is None or isinstance(value, torch.nn.Module), "None or a torch.nn.Module"),
+    "backwards": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
+    "share": (lambda value: 0 < number(value) <= 1, "a number in (0, 1]"),
+}
+
+
+def check(name: str, value: Any) -> None:
+    fits, allowed = ALLOWED[name]
+    try:
+        fine = fits(value)
+    except TypeError:  # a value that cannot be compared or hashed
+        fine = False
+    if not fine:
+        raise ValueError(f"{WHO}: {name} must be {allowed}; got {name}={value!r}")
+
+
+def check_group(group: dict[str, Any]) -> None:
+    """Every option of a parameter group, and whether its parameters can have them."""
+    for name in group.keys() & ALLOWED.keys():
+        check(name, group[name])
+    for p in group["params"]:
+        if p.is_complex() or not p.is_floating_point():
+            raise ValueError(f"{WHO}: params must be real floating-point tensors; got one of {p.dtype}")
+        if group["geometry"] in MATRICES and p.ndim < 2:
+            raise ValueError(
+                f"{WHO}: geometry must not be {group['geometry']!r} for a tensor with fewer than two axes, which is no "
+                f"matrix; got one of shape {tuple(p.shape)}"
+            )

@@ -1,0 +1,48 @@
+"""Geometries for the tensors of a deep network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from .optimizer import NormalizedStorm
+
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+SMALL = 0.1  # of embeddings, heads and vectors, against matrices: their coordinates move by lr times this
+
+
+def assign(model: nn.Module, head: nn.Module | None = None) -> list[dict[str, Any]]:
+    """Parameter groups: spectral for hidden matrices and convolutions, sign for embeddings and head, rms for vectors.
+
+    `head`: the output layer; None takes the last nn.Linear. A tensor that is shared with an embedding counts as one.
+    """
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"assign: model must be a torch.nn.Module; got {type(model).__name__}")
+    linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    last = head if head is not None else (linear[-1] if len(linear) > 1 else None)
+    outer = {p for layer in model.modules() if isinstance(layer, EMBEDDINGS) for p in layer.parameters()}
+    outer |= set(last.parameters()) if last is not None else set()
+    groups: dict[str, list[nn.Parameter]] = {"spectral": [], "sign": [], "rms": []}
+    for p in model.parameters():
+        if p.requires_grad:
+            groups["rms" if p.ndim < 2 else "sign" if p in outer else "spectral"].append(p)
+    scales = {"spectral": 1.0, "sign": SMALL, "rms": SMALL}
+    return [{"params": ps, "geometry": name, "scale": scales[name]} for name, ps in groups.items() if ps]
+
+
+def spectral_storm(
+    model: nn.Module,
+    lr: float | torch.Tensor = 0.02,
+    beta: float = 0.95,
+    *,
+    correction: float = 0.0,
+    nesterov: bool = True,
+    head: nn.Module | None = None,
+    **options: Any,
+) -> NormalizedStorm:
+    """NormalizedStorm with the groups of `assign`: for deep networks, where the correction does not pay."""
+    return NormalizedStorm(
+        assign(model, head), lr, beta, correction=correction, nesterov=nesterov, module=model, **options
+    )
