@@ -38,11 +38,13 @@ class Diagnosis:
     curvature_noise  sqrt of the variance of g(x_t) - g(x_{t-1}) on one batch
     bounce           cosine of successive changes of grad F; negative: the iterates jump to and fro
     change           ||g(x_t) - g(x_{t-1})|| / ||g(x_t)|| on one batch
+    lead             loss at the end of momentum's run less loss at the end of this one, on the same fresh batches, at
+                     the same number of gradients; positive: two points are ahead.   lead_error: its standard error
     rounding         relative error of that difference against double precision; None: not measurable
     forecast         best beta of both methods, best k, predicted errors
     ratio, gain      of the forecast, with the 10 % and 90 % quantiles of the ratio when measurements are drawn again
     verdict          "pays", "too close" or "does not pay"
-    reason           bounce, noise, signal, close or accuracy: which rule decided
+    reason           bounce, noise, race, signal, close or accuracy: which rule decided
     seconds          of one gradient of a batch
     parameters       how many numbers the model has
     """
@@ -63,6 +65,8 @@ class Diagnosis:
     curvature_noise: float
     bounce: float
     change: float
+    lead: float
+    lead_error: float
     rounding: float | None
     forecast: Forecast
     ratio: float
@@ -118,7 +122,7 @@ def diagnose(
     loss      as for `NormalizedStorm.step(loss, batch=...)`: loss(*batch) is the mean loss of a batch's samples
     data      batches, iterable (begun again when it ends) or a function that returns one; independent draws
     lr, beta, geometry   the step in question
-    steps     of the probe; each costs two gradients, and every measurement eight
+    steps     of the probe; each costs two gradients and two more in the race, and every measurement eight
     params    parameter groups as the optimizer takes them; None: the model's parameters in one group
 
     The probe walks with correction 1 and measures on fresh batches, in pairs: products of independent pairs have no
@@ -127,6 +131,8 @@ def diagnose(
     bounce    successive changes of grad F point against each other (cosine < 0): does not pay. Steps jump across
               sharp directions; momentum's lag damps that, an accurate gradient follows it.
     noise     predicted error not below momentum's at equal cost: does not pay.
+    race      momentum, from the same start and with the same gradients spent on twice as many steps, ends lower by
+              more than two standard errors: does not pay (yet). Where there is still a way to go, steps count.
     signal    the gradient is so long that better accuracy gains less than 5 % of progress: too close.
     close     error more than 0.7 of momentum's: too close.
     accuracy  else: pays.
@@ -136,23 +142,33 @@ def diagnose(
     losses: list[float] = []
     with probe.set_aside(model):
         torch.manual_seed(seed)
-        groups = eye.params if params is None else params
-        optimizer = NormalizedStorm(groups, lr, beta, geometry=geometry, module=model)
-        K = probe.samples(WHO, eye.batches())
+        K, start = probe.samples(WHO, eye.batches()), eye.point()
 
-        def step(batch: Any) -> None:
-            with torch.enable_grad():
+        def stepper(correction: float) -> Callable[[Any], None]:
+            groups = eye.params if params is None else params
+            optimizer = NormalizedStorm(groups, lr, beta, geometry=geometry, correction=correction, module=model)
+
+            def step(batch: Any) -> None:
                 losses.append(float(optimizer.step(loss, batch=batch)))
 
+            return step
+
         window = max(3, min(round(1 / (1 - beta)), steps // 16))
+        step = stepper(1.0)
         products = probe.walk(eye, step, steps, window, rest=window)
-        seconds = eye.seconds / eye.passes
-        here = eye.point()
+        here, mean = eye.point(), float(np.mean(losses))
         step(eye.batches())
-        lost = probe.rounding(eye, eye.point(), here)
-    size = sum(p.numel() for p in eye.params)
+        ahead = eye.point()
+        eye.move(start)
+        step = stepper(0.0)
+        for _ in range(2 * steps):
+            step(eye.batches())
+        lead, doubt = probe.lead(eye, here, eye.point())
+        lost = probe.rounding(eye, ahead, here)
     facts = {"lr": float(lr), "beta": float(beta), "geometry": geometry, "batch": K, "steps": steps, "window": window}
-    return _diagnosis(products, lost, facts | {"loss": float(np.mean(losses)), "seconds": seconds, "parameters": size})
+    facts |= {"loss": mean, "lead": lead, "lead_error": doubt, "rounding": lost}
+    facts |= {"seconds": eye.seconds / eye.passes, "parameters": sum(p.numel() for p in eye.params)}
+    return _diagnosis(products, facts)
 
 
 @dataclass(frozen=True)
@@ -192,19 +208,18 @@ def _forecast(K: int, seen: Seen) -> Forecast:
     return forecast(K, seen.noise, seen.drift, seen.exponent, seen.curvature_noise)
 
 
-def _diagnosis(products: probe.Products, rounding: float | None, facts: dict[str, Any]) -> Diagnosis:
+def _diagnosis(products: probe.Products, facts: dict[str, Any]) -> Diagnosis:
     K, window, n = facts["batch"], facts["window"], len(products.own)
     seen = _seen(products.own.mean(0), products.cross.mean(0), window)
     found = _forecast(K, seen)
     again = np.random.default_rng(0).integers(n, size=(100, n))
     ratios = [_forecast(K, _seen(products.own[i].mean(0), products.cross[i].mean(0), window)).ratio for i in again]
     gain = found.gain(seen.gradient)
-    verdict, reason = _verdict(seen, found.ratio, gain)
+    verdict, reason = _verdict(seen.bounce, found.ratio, gain, facts["lead"] + 2 * facts["lead_error"] < 0)
     return Diagnosis(
         **facts,
         **asdict(seen),
         measurements=n,
-        rounding=rounding,
         forecast=found,
         ratio=found.ratio,
         ratio_low=float(np.quantile(ratios, 0.1, method="lower")),
@@ -215,11 +230,13 @@ def _diagnosis(products: probe.Products, rounding: float | None, facts: dict[str
     )
 
 
-def _verdict(seen: Seen, ratio: float, gain: float) -> tuple[str, str]:
-    if seen.bounce < 0:
+def _verdict(bounce: float, ratio: float, gain: float, behind: bool) -> tuple[str, str]:
+    if bounce < 0:
         return NOT, "bounce"
     if ratio >= 1:
         return NOT, "noise"
+    if behind:
+        return NOT, "race"
     if gain < GAIN:
         return CLOSE, "signal"
     return (CLOSE, "close") if ratio > RATIO else (PAYS, "accuracy")

@@ -41,10 +41,16 @@ def _why(found: Diagnosis) -> str:
             f"{errors}{spread}. The samples disagree about the difference (curvature noise "
             f"{found.curvature_noise:.3g}) too much for what the drift costs momentum ({found.drift:.3g} a step)."
         )
+    if found.reason == "race":
+        return (
+            f"{errors}, but there is still a way to go, and steps count more than accuracy: with the same gradients "
+            f"momentum made twice as many steps and ended {-found.lead:.3g} lower (standard error "
+            f"{found.lead_error:.2g}). Ask again when the loss falls more slowly."
+        )
     if found.reason == "signal":
         return (
             f"{errors}, but the gradient is long ({found.gradient:.3g}) against both: the better estimate makes only "
-            f"{found.gain:.2f} times the progress of a step, and {GAIN:g} is asked. Ask again when the gradient is shorter."
+            f"{found.gain:.2f} times the progress of a step, and {GAIN:g} is asked."
         )
     if found.reason == "close":
         return f"{errors}{spread}; at most {RATIO:g} is asked, because the forecast is not better than that."
@@ -68,7 +74,10 @@ def _how(found: Diagnosis) -> str:
 def _notes(found: Diagnosis) -> list[str]:
     notes = []
     if found.rounding is None:
-        notes.append("Rounding could not be measured: the loss has no counterpart in double precision.")
+        notes.append(
+            "Rounding could not be measured: the loss has no counterpart in double precision, or the weights, in "
+            "theirs, did not move."
+        )
     elif found.rounding > ROUGH:
         notes.append(
             f"{found.rounding:.0%} of the difference is rounding error in this precision. Evaluate both points in "
@@ -97,6 +106,7 @@ def rows(found: Diagnosis) -> list[tuple[str, str, str]]:
         ("change", f"{found.change:.3g}", "difference at two points over gradient, on one batch"),
         ("rounding", lost, "relative error of that difference"),
         ("error ratio", spread, "two points over momentum at equal cost"),
+        ("lead", f"{found.lead:.2g} ± {found.lead_error:.1g}", "of two points in a race over the same gradients"),
         ("gain", f"{found.gain:.3g}", "progress of a step, two points over momentum"),
     ]
 

@@ -178,11 +178,24 @@ def walk(eye: Eye, step: Callable[[Any], Any], steps: int, window: int, rest: in
     return Products(np.array(own), np.array(cross))
 
 
+def lead(eye: Eye, mine: Gradient, other: Gradient, draws: int = 32) -> tuple[float, float]:
+    """Loss at `other` less loss at `mine`, mean over fresh batches, and its standard error."""
+    gaps = []
+    for _ in range(draws):
+        batch, seed, values = eye.batches(), int(torch.randint(2**31, ())), []
+        for point in (mine, other):
+            eye.move(point)
+            torch.manual_seed(seed)
+            values.append(float(eye.value(batch).detach()))
+        gaps.append(values[1] - values[0])
+    return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / draws**0.5)
+
+
 def rounding(eye: Eye, here: Gradient, before: Gradient) -> float | None:
     """||D - D'|| / ||D'||: the difference of gradients as the user computes it, and in double precision.
 
-    With dropout off: double precision draws other masks. None where the loss has no double precision, or where it
-    turns out to be another function there.
+    With dropout off: double precision draws other masks. None where the loss has no double precision or
+    turns out to be another function there, and where the weights do not move.
     """
     eye.model.eval()
     batch, seed = eye.batches(), 0
@@ -208,7 +221,7 @@ def rounding(eye: Eye, here: Gradient, before: Gradient) -> float | None:
         return None
     D, E = minus(mine[1], mine[0]), minus(exact[1], exact[0])
     size, lost = dot(E, E), dot(minus(D, E), minus(D, E))
-    return float((lost / size) ** 0.5) if size > 0 else 0.0
+    return float((lost / size) ** 0.5) if size > 0 else None
 
 
 def _double(t: Any) -> Any:
