@@ -185,7 +185,7 @@ def test_low_precision_is_seen() -> None:
     fine = diagnose(model, loss, batches, lr=1e-2, steps=48).rounding
     rough = diagnose(model, narrow, batches, lr=1e-2, steps=48).rounding
     tiny = diagnose(model, loss, batches, lr=1e-5, steps=48).rounding
-    assert 0 < fine < 1e-3 < 10 * fine < tiny and rough > 0.02
+    assert 0 < fine < 1e-3 < rough and 10 * fine < tiny
 
 
 @pytest.mark.parametrize("geometry", ["sign", "tensor", "rms"])
