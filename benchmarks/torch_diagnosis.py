@@ -15,8 +15,6 @@ from scikit-learn, or from build/digits.npz where an earlier run left them.
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
 import math
 import multiprocessing
 import time
@@ -26,6 +24,7 @@ from typing import Any
 
 import torch
 from machine import describe
+from pages import diagnosis_table, publish
 from torch_tasks import TASKS, Task, text
 
 from normstorm.torch import NormalizedStorm, assign
@@ -145,9 +144,8 @@ def main() -> None:
     counted = [r["agrees"] for r in reports if r["agrees"] is not None]
     print(f"{sum(counted)} of {len(counted)} verdicts agree; {len(reports) - len(counted)} too close to call")
     machine = describe() | ({"gpu": torch.cuda.get_device_name()} if on_gpu else {})
-    report = {"date": datetime.date.today().isoformat(), "machine": machine, "torch": torch.__version__}
-    given.out.parent.mkdir(parents=True, exist_ok=True)
-    given.out.write_text(json.dumps(report | {"language_model": size, "rows": reports}, indent=1) + "\n")
+    report = {"machine": machine, "torch": torch.__version__, "language_model": size, "rows": reports}
+    publish(given.out, report, "diagnose.md", "torch-diagnosis", diagnosis_table(report))
 
 
 def show(r: dict[str, Any]) -> dict[str, Any]:

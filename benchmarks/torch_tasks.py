@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 CACHE = Path(__file__).parents[1] / "build" / "digits.npz"
 WRONG = 0.2  # of the labels are drawn at random, so that noise stays
@@ -62,7 +62,7 @@ def _task(model: nn.Module, loss: Callable[..., Tensor], x: Tensor, y: Tensor, s
 
 
 def _classifier(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Task:
-    return _task(model, lambda inputs, labels: F.cross_entropy(model(inputs), labels), x, y, seed)
+    return _task(model, lambda inputs, labels: functional.cross_entropy(model(inputs), labels), x, y, seed)
 
 
 def logistic(seed: int) -> Task:
@@ -89,7 +89,7 @@ def dro(seed: int, lam: float = 0.5) -> Task:
     model.eta = nn.Parameter(torch.zeros(()))
 
     def loss(inputs: Tensor, labels: Tensor) -> Tensor:
-        each = F.cross_entropy(model(inputs), labels, reduction="none")
+        each = functional.cross_entropy(model(inputs), labels, reduction="none")
         return (lam * (((each - model.eta) / (2 * lam) + 1).clamp(min=0) ** 2 - 1) + model.eta).mean()
 
     return _task(model, loss, x, with_wrong_labels(y), seed)
@@ -102,7 +102,7 @@ def head(seed: int) -> Task:
     optimizer = torch.optim.Adam(body.parameters(), 1e-2)
     for _ in range(150):
         optimizer.zero_grad()
-        F.cross_entropy(body(x[y < 5]), y[y < 5]).backward()
+        functional.cross_entropy(body(x[y < 5]), y[y < 5]).backward()
         optimizer.step()
     y = with_wrong_labels(y)
     with torch.no_grad():
@@ -122,9 +122,9 @@ class Block(nn.Module):
         batch, length, width = x.shape
         mixed = self.mix(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = mixed.permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
         x = x + self.out(seen)
-        return x + self.down(F.gelu(self.up(self.second(x))))
+        return x + self.down(functional.gelu(self.up(self.second(x))))
 
 
 class GPT(nn.Module):
@@ -157,7 +157,7 @@ def language(seed: int, *, data: Tensor, device: str, length: int, width: int, l
         return rows[:, :-1], rows[:, 1:]
 
     def loss(x: Tensor, y: Tensor) -> Tensor:
-        return F.cross_entropy(model(x).flatten(0, 1), y.flatten())
+        return functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
 
     fixed = windows(256, torch.Generator().manual_seed(99))
 
