@@ -42,10 +42,10 @@ ROWS = [  # task, geometry, step size, steps of momentum before the question
     ("mlp", "euclidean", 0.1, 500),
     ("mlp", "euclidean", 0.003, 3000),
     ("cnn", "euclidean", 0.03, 300),
-    ("language", "euclidean", 0.1, 300),
-    ("language", "euclidean", 0.003, 600),
-    ("language", "spectral", 0.02, 300),
-    ("language", "spectral", 0.0005, 300),
+    ("language", "euclidean", 0.1, 200),
+    ("language", "euclidean", 0.003, 400),
+    ("language", "spectral", 0.02, 200),
+    ("language", "spectral", 0.0005, 200),
 ]
 K = {"language": 8}
 
@@ -124,8 +124,8 @@ def main() -> None:
     parser.add_argument("--text", type=Path)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--language-steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--language-steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "torch-diagnosis.json")
     given = parser.parse_args()

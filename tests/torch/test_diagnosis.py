@@ -194,7 +194,21 @@ def test_other_geometries_and_groups(geometry: str) -> None:
     groups = [{"params": list(model[0].parameters())}, {"params": list(model[4].parameters()), "scale": 0.5}]
     found = diagnose(model, loss, batches, 1e-3, geometry=geometry, steps=48, params=groups)
     assert found.geometry == geometry and math.isfinite(found.loss)
-    NormalizedStorm(model.parameters(), 1e-3)
+    assert [sorted(group) for group in groups] == [["params"], ["params", "scale"]]
+
+
+def test_the_race_is_run_by_momentum_in_groups_too(monkeypatch) -> None:
+    made = []
+
+    class Watched(NormalizedStorm):
+        def __init__(self, *given, **options) -> None:
+            super().__init__(*given, **options)
+            made.append([group["correction"] for group in self.param_groups])
+
+    monkeypatch.setattr("normstorm.torch.diagnosis.NormalizedStorm", Watched)
+    model, loss, batches = network()
+    diagnose(model, loss, batches, 1e-3, steps=48, params=[{"params": list(model.parameters()), "correction": 0.5}])
+    assert made == [[1.0], [0.0]]
 
 
 def test_words_and_page(tmp_path, capsys) -> None:

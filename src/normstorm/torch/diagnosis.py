@@ -122,7 +122,8 @@ def diagnose(
     loss      as for `NormalizedStorm.step(loss, batch=...)`: loss(*batch) is the mean loss of a batch's samples
     data      batches, iterable (begun again when it ends) or a function that returns one; independent draws
     lr, beta, geometry   the step in question
-    steps     of the probe; each costs two gradients and two more in the race, and every measurement eight
+    steps     of the probe; each costs two gradients and two more in the race, and every measurement eight. The probe
+              needs memory for about seventeen copies of the parameters.
     params    parameter groups as the optimizer takes them; None: the model's parameters in one group
 
     The probe walks with correction 1 and measures on fresh batches, in pairs: products of independent pairs have no
@@ -139,36 +140,40 @@ def diagnose(
     """
     eye = probe.Eye(WHO, model, loss, data)
     _check(lr, beta, geometry, steps)
-    losses: list[float] = []
+    facts = {"lr": float(lr), "beta": float(beta), "geometry": geometry, "steps": steps}
+    facts["window"] = max(3, min(round(1 / (1 - beta)), steps // 16))
+    facts["parameters"] = sum(p.numel() for p in eye.params)
+    groups = list(eye.params if params is None else params)
     with probe.set_aside(model):
         torch.manual_seed(seed)
-        K, start = probe.samples(WHO, eye.batches()), eye.point()
+        facts["batch"] = probe.samples(WHO, eye.batches())
+        return _diagnosis(*_runs(eye, groups, facts))
 
-        def stepper(correction: float) -> Callable[[Any], None]:
-            groups = eye.params if params is None else params
-            optimizer = NormalizedStorm(groups, lr, beta, geometry=geometry, correction=correction, module=model)
 
-            def step(batch: Any) -> None:
-                losses.append(float(optimizer.step(loss, batch=batch)))
+def _runs(eye: probe.Eye, groups: list[Any], facts: dict[str, Any]) -> tuple[probe.Products, dict[str, Any]]:
+    """Walk with two points and measure; race momentum from the same start; compare precisions."""
+    start, losses, steps = eye.point(), [], facts["steps"]
 
-            return step
+    def stepper(correction: float) -> Callable[[Any], None]:
+        # Copies, because an optimizer writes its defaults into the dictionaries that it is given.
+        own = [{**group, "correction": correction} if isinstance(group, dict) else group for group in groups]
+        options = {"geometry": facts["geometry"], "correction": correction, "module": eye.model}
+        optimizer = NormalizedStorm(own, facts["lr"], facts["beta"], **options)
+        return lambda batch: losses.append(float(optimizer.step(eye.loss, batch=batch)))
 
-        window = max(3, min(round(1 / (1 - beta)), steps // 16))
-        step = stepper(1.0)
-        products = probe.walk(eye, step, steps, window, rest=window)
-        here, mean = eye.point(), float(np.mean(losses))
+    step = stepper(1.0)
+    products = probe.walk(eye, step, steps, facts["window"], rest=facts["window"])
+    here, mean = eye.point(), float(np.mean(losses))
+    step(eye.batches())
+    ahead = eye.point()
+    eye.move(start)
+    step = stepper(0.0)
+    for _ in range(2 * steps):
         step(eye.batches())
-        ahead = eye.point()
-        eye.move(start)
-        step = stepper(0.0)
-        for _ in range(2 * steps):
-            step(eye.batches())
-        lead, doubt = probe.lead(eye, here, eye.point())
-        lost = probe.rounding(eye, ahead, here)
-    facts = {"lr": float(lr), "beta": float(beta), "geometry": geometry, "batch": K, "steps": steps, "window": window}
-    facts |= {"loss": mean, "lead": lead, "lead_error": doubt, "rounding": lost}
-    facts |= {"seconds": eye.seconds / eye.passes, "parameters": sum(p.numel() for p in eye.params)}
-    return _diagnosis(products, facts)
+    lead, doubt = probe.lead(eye, here, eye.point())
+    lost = probe.rounding(eye, ahead, here)
+    seen = {"loss": mean, "lead": lead, "lead_error": doubt, "rounding": lost}
+    return products, facts | seen | {"seconds": eye.seconds / eye.passes}
 
 
 @dataclass(frozen=True)
@@ -199,7 +204,7 @@ def _seen(own: np.ndarray, cross: np.ndarray, window: int) -> Seen:
         window_drift=wide,
         exponent=min(max(exponent, 0.0), 1.0),
         curvature_noise=root(own[1, 1] - cross[1, 1]),
-        bounce=float(cross[1, 2]) / both if both > 0 else 0.0,
+        bounce=min(max(float(cross[1, 2]) / both, -1.0), 1.0) if both > 0 else 0.0,
         change=root(own[1, 1] / own[0, 0]) if own[0, 0] > 0 else 0.0,
     )
 

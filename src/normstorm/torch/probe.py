@@ -113,6 +113,8 @@ class Eye:
         found = torch.autograd.grad(self.value(batch).reshape(()), self.params, allow_unused=True)
         before.restore()
         grads = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.params, strict=True)]
+        if self.params[0].device.type != "cpu":
+            torch.get_device_module(self.params[0].device).synchronize()
         self.seconds += time.perf_counter() - start
         self.passes += 1
         return grads
