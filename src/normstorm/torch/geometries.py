@@ -17,6 +17,7 @@ except in the spectral geometry (1e-7, as its authors).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import torch
 from torch import Tensor
@@ -28,7 +29,7 @@ MATRICES = ("row", "column", "spectral")
 QUINTIC = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 FLOOR = 1e-7
-TOGETHER = 2**27  # numbers that are stacked for one batched product, at most
+TOGETHER = 2**25  # numbers whose directions exist at one time, unless one tensor has more
 
 
 def inverse(norm: Tensor) -> Tensor:
@@ -36,9 +37,20 @@ def inverse(norm: Tensor) -> Tensor:
     return torch.where(norm > 0, 1 / torch.where(norm > 0, norm, 1), 0)
 
 
-def total_norm(tensors: Sequence[Tensor]) -> Tensor:
-    """The Euclidean norm of all of them as one vector."""
-    return squares(tensors).sum().sqrt()
+def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
+    """Which tensors to move together: few enough for the memory of their directions, matrices by shape."""
+    order = list(range(len(tensors)))
+    if geometry == "spectral":
+        order.sort(key=lambda i: tuple(tensors[i].shape))
+    found: list[list[int]] = []
+    size = TOGETHER
+    for i in order:
+        if size + tensors[i].numel() > TOGETHER:
+            found.append([])
+            size = 0
+        found[-1].append(i)
+        size += tensors[i].numel()
+    return found
 
 
 def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
@@ -48,11 +60,17 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
     if geometry in ("tensor", "rms"):
         factors = inverse(squares(estimates).sqrt())
         if geometry == "rms":
-            factors = factors * torch.tensor([n.numel() ** 0.5 for n in estimates]).to(factors)
-        return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors, strict=True)]
+            factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
+        return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
         return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
+
+
+@lru_cache(maxsize=1024)
+def _roots(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Square roots on the device; to copy them in every step would make the host wait for it."""
+    return torch.tensor([size**0.5 for size in sizes], dtype=dtype).to(device)
 
 
 def _matrix(tensor: Tensor) -> Tensor:
@@ -73,12 +91,9 @@ def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Ten
     for (shape, kind, device), members in shapes.items():
         rows, columns = shape
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
-        most = max(1, TOGETHER // max(rows * columns, 1))
-        for start in range(0, len(members), most):
-            some = members[start : start + most]
-            factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in some]), dtype or _usual(kind, device))
-            for i, factor in zip(some, factors, strict=True):
-                results[i] = factor.reshape(tensors[i].shape).to(kind) * scale
+        factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in members]), dtype or _usual(kind, device))
+        for i, factor in zip(members, factors.to(kind) * scale, strict=True):
+            results[i] = factor.reshape(tensors[i].shape)
     return [results[i] for i in range(len(tensors))]
 
 

@@ -15,7 +15,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PIECE = 8192  # numbers that one program takes
+PIECE = 1024  # numbers that one program takes
+WARPS = 4
+ALIGNED = 16  # bytes
 KINDS = (torch.float32, torch.bfloat16)
 
 
@@ -45,7 +47,7 @@ def _fit(lists: Sequence[Sequence[Tensor]]) -> bool:
         first = tensors[0]
         for tensor in tensors:
             same = tensor.shape == first.shape and tensor.stride() == first.stride() and tensor.device == device
-            if not same or tensor.dtype not in KINDS:
+            if not same or tensor.dtype not in KINDS or tensor.data_ptr() % ALIGNED:
                 return False
         if not _dense(first):
             return False
@@ -64,38 +66,21 @@ def _dense(tensor: Tensor) -> bool:
 
 def blend(m: Sequence[Tensor], g: Sequence[Tensor], keep: float, take: float) -> Tensor:
     """m <- keep m + take g; returns the sum of squares of the new m."""
-    pieces = _pieces(tuple(tensor.numel() for tensor in m), m[0].device)
-    sums = torch.empty(len(pieces), device=m[0].device)
-    if len(pieces):
-        _programs().blend[(len(pieces),)](
-            _table(m), _table(g), pieces, sums, keep, take, m[0].dtype == KINDS[1], g[0].dtype == KINDS[1], PIECE
-        )
+    sums = torch.empty(len(_pieces_of(m)), device=m[0].device)
+    _launch("blend", (m, g), sums, keep, take)
     return sums.sum()
 
 
 def squares(m: Sequence[Tensor]) -> Tensor:
     """The sum of squares, added in the same order as `blend` does."""
-    pieces = _pieces(tuple(tensor.numel() for tensor in m), m[0].device)
-    sums = torch.empty(len(pieces), device=m[0].device)
-    if len(pieces):
-        _programs().squares[(len(pieces),)](_table(m), pieces, sums, m[0].dtype == KINDS[1], PIECE)
+    sums = torch.empty(len(_pieces_of(m)), device=m[0].device)
+    _launch("squares", (m,), sums)
     return sums.sum()
 
 
 def shift(x: Sequence[Tensor], u: Sequence[Tensor], shrink: float, length: float | Tensor) -> None:
     """x <- shrink x - length u."""
-    pieces = _pieces(tuple(tensor.numel() for tensor in x), x[0].device)
-    if len(pieces):
-        _programs().shift[(len(pieces),)](
-            _table(x),
-            _table(u),
-            pieces,
-            shrink,
-            _scalar(length, x[0]),
-            x[0].dtype == KINDS[1],
-            u[0].dtype == KINDS[1],
-            PIECE,
-        )
+    _launch("shift", (x, u), shrink, _scalar(length, x[0]))
 
 
 def carry(
@@ -108,19 +93,22 @@ def carry(
     take: float,
 ) -> None:
     """x <- shrink x - length m, then m <- keep m + take g."""
-    pieces = _pieces(tuple(tensor.numel() for tensor in x), x[0].device)
-    if len(pieces):
-        narrow = [tensors[0].dtype == KINDS[1] for tensors in (x, m, g)]
-        scalar = _scalar(length, x[0])
-        _programs().carry[(len(pieces),)](
-            _table(x), _table(m), _table(g), pieces, shrink, scalar, keep, take, *narrow, PIECE
-        )
+    _launch("carry", (x, m, g), shrink, _scalar(length, x[0]), keep, take)
 
 
-def _programs() -> Any:
+def _launch(name: str, lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
     from . import programs
 
-    return programs
+    pieces = _pieces_of(lists[0])
+    if len(pieces):
+        tables = [_addresses(tuple(tensor.data_ptr() for tensor in some), some[0].device) for some in lists]
+        narrow = [some[0].dtype == torch.bfloat16 for some in lists]
+        program = getattr(programs, name)
+        program[(len(pieces),)](*tables, pieces, *numbers, *narrow, PIECE, num_warps=WARPS)
+
+
+def _pieces_of(tensors: Sequence[Tensor]) -> Tensor:
+    return _pieces(tuple(tensor.numel() for tensor in tensors), tensors[0].device)
 
 
 def _scalar(value: float | Tensor, like: Tensor) -> Tensor:
@@ -137,11 +125,7 @@ def _pieces(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(rows, dtype=torch.int64).reshape(-1, 3).to(device)
 
 
-def _table(tensors: Sequence[Tensor]) -> Tensor:
-    return _addresses(tuple(tensor.data_ptr() for tensor in tensors), tensors[0].device)
-
-
 @lru_cache(maxsize=8192)
 def _addresses(addresses: tuple[int, ...], device: torch.device) -> Tensor:
     """A gradient usually lies where it lay in the step before, so that this is asked again and again."""
-    return torch.tensor(addresses, dtype=torch.int64).to(device)
+    return torch.tensor(addresses, dtype=torch.int64).pin_memory().to(device, non_blocking=True)

@@ -1,6 +1,6 @@
 """Normalized STORM as a PyTorch optimizer.
 
-    m_1 = g_K(x_1)
+    m_1 = g_K(x_1),   or with start "zero"   (1 - beta) g_K(x_1)
     m_t = beta m_{t-1} + (1 - beta) g_K(x_t) + c beta (g_k(x_t) - g_k(x_{t-1}))     same samples, same random numbers
     n_t = m_t,   or with nesterov   beta m_t + (1 - beta) g_K(x_t)
     x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t),   u(0) = 0
@@ -13,8 +13,8 @@ x_t on its own samples, moves, and takes it at x_{t+1}. No copy of the weights i
 and the learning rate that moves is the one at the time of the move. If c = 0, a step moves at once, as any other
 optimizer's.
 
-Memory, in copies of the parameters, gradients included. "fast": 3 (weights, m, gradients). "lean": 2 and the gradient
-of one tensor, as each gradient is folded into m during the backward pass and freed.
+Memory, in copies of the parameters, gradients included. "fast": 3 (weights, m, gradients). "lean": 2 and the gradients
+of one tensor or a few small ones, as they are folded into m during the backward pass and freed.
 
 Source: the paper's Algorithm 1. The lazy order with hooks is ours.
 Departures: weights of samples are applied to gradients after the backward pass, so that groups may differ in beta.
@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -33,12 +34,14 @@ from torch.optim import Optimizer
 from ..theory import Plan
 from .batches import parts_of
 from .curvature import curvature_step
-from .moves import DUE, NONE, READY, with_gradient
+from .moves import DUE, NONE, READY, ahead, with_gradient
 from .options import WHO, check, check_group
 from .replay import frozen_statistics
 from .shards import reduced_elsewhere
-from .single import Single, ahead
+from .single import Single
 from .walk import Walk
+
+FEW = 2**24  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow
 
 
 class NormalizedStorm(Optimizer):
@@ -52,6 +55,8 @@ class NormalizedStorm(Optimizer):
     weight_decay    decoupled
     nesterov        look ahead by the fresh gradient; with two points it costs one more copy of the parameters
     scale           factor of the step length, for groups that share a learning rate
+    start           first: m_1 = g_K(x_1), the paper; zero: m_1 = (1 - beta) g_K(x_1), so that the first gradient
+                    counts no more than others
     difference      exact (two gradients); hvp (a Hessian-vector product in place of their difference, no cancellation;
                     `step(loss, batch=...)` only); stale (the gradient of the step before on its own samples: one
                     pass and no variance reduction, exactly quasi-hyperbolic momentum c g + (1 - c) m)
@@ -84,6 +89,7 @@ class NormalizedStorm(Optimizer):
         weight_decay: float = 0.0,
         nesterov: bool = False,
         scale: float = 1.0,
+        start: str = "first",
         difference: str = "exact",
         memory: str = "fast",
         maximize: bool = False,
@@ -100,6 +106,7 @@ class NormalizedStorm(Optimizer):
             "weight_decay": weight_decay,
             "nesterov": nesterov,
             "scale": scale,
+            "start": start,
             "difference": difference,
             "maximize": maximize,
             "spectral_dtype": spectral_dtype,
@@ -341,7 +348,7 @@ class NormalizedStorm(Optimizer):
                 if kind == "old":
                     stack.enter_context(frozen_statistics(self.module))
                 if not scaled and not walk.scaled and (kind != "old" or walk.corrected):
-                    stack.enter_context(self._folding(lambda p: walk.fold([p], kind), backwards))
+                    stack.enter_context(self._folding(partial(walk.fold, kind=kind), backwards))
                 stack.enter_context(torch.enable_grad())
                 yield
             with torch.no_grad():
@@ -361,12 +368,16 @@ class NormalizedStorm(Optimizer):
             raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
 
     @contextmanager
-    def _folding(self, action: Callable[[Tensor], None], backwards: int) -> Iterator[None]:
-        """In lean memory, each gradient is taken as soon as the last backward has completed it."""
+    def _folding(self, action: Callable[[list[Tensor]], None], backwards: int) -> Iterator[None]:
+        """In lean memory, gradients are taken a few at a time, as the last backward completes them.
+
+        Those that are left at the end are the caller's.
+        """
         if self.memory != "lean":
             yield
             return
         seen: dict[Tensor, int] = {}
+        waiting: list[Tensor] = []
 
         def arrived(p: Tensor) -> None:
             seen[p] = seen.get(p, 0) + 1
@@ -376,8 +387,11 @@ class NormalizedStorm(Optimizer):
                     f"weights during the last one; got backwards={backwards} and one more call"
                 )
             if seen[p] == backwards:
-                with torch.no_grad():
-                    action(p)
+                waiting.append(p)
+                if sum(map(Tensor.numel, waiting)) >= FEW:
+                    with torch.no_grad():
+                        action(waiting)
+                    waiting.clear()
 
         params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
         hooks = [p.register_post_accumulate_grad_hook(arrived) for p in params if not reduced_elsewhere(p)]
@@ -428,13 +442,14 @@ class NormalizedStorm(Optimizer):
             for p in group["params"]:
                 p.grad = None
         single = Single(self)
-        group_of = {p: group for group in self.param_groups for p in group["params"]}
 
-        def fold(p: Tensor) -> None:
-            group = group_of[p]
-            if group["geometry"] != "euclidean" or ahead(group) == 0:
-                single.take(group, [p])
-                p.grad = None
+        def fold(params: list[Tensor]) -> None:
+            arrived = set(params)
+            for group in self.param_groups:
+                if group["geometry"] != "euclidean" or ahead(group) == 0:
+                    single.take(group, some := [p for p in group["params"] if p in arrived])
+                    for p in some:
+                        p.grad = None
 
         with self._folding(fold, backwards), torch.enable_grad():
             loss = closure()

@@ -14,6 +14,7 @@ from .geometries import GEOMETRIES, MATRICES
 
 WHO = "NormalizedStorm"
 DIFFERENCES = ("exact", "hvp", "stale")
+STARTS = ("first", "zero")
 MEMORIES = ("fast", "lean")
 
 
@@ -40,6 +41,7 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "scale": (_finite(0, strict=True), "a number > 0"),
     "geometry": (lambda value: value in GEOMETRIES, f"one of {', '.join(GEOMETRIES)}"),
     "difference": (lambda value: value in DIFFERENCES, f"one of {', '.join(DIFFERENCES)}"),
+    "start": (lambda value: value in STARTS, f"one of {', '.join(STARTS)}"),
     "nesterov": (lambda value: isinstance(value, bool), "True or False"),
     "maximize": (lambda value: isinstance(value, bool), "True or False"),
     "spectral_dtype": (

@@ -39,10 +39,11 @@ def spectral_storm(
     *,
     correction: float = 0.0,
     nesterov: bool = True,
+    start: str = "zero",
     head: nn.Module | None = None,
     **options: Any,
 ) -> NormalizedStorm:
     """NormalizedStorm with the groups of `assign`: for deep networks, where the correction does not pay."""
     return NormalizedStorm(
-        assign(model, head), lr, beta, correction=correction, nesterov=nesterov, module=model, **options
+        assign(model, head), lr, beta, correction=correction, nesterov=nesterov, start=start, module=model, **options
     )

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .moves import DUE, NONE, READY, Group, Move, gradients, with_gradient
+from .moves import DUE, NONE, READY, Group, Move, first_weight, gradients, mixed, with_gradient
 from .replay import RandomState
 from .shards import local, spread
 from .update import blend, carry
@@ -50,7 +50,7 @@ class Walk:
         self.before: dict[Tensor, Tensor] = {}
         self.sums: list[Tensor] | None = None
         self.random: RandomState | None = None
-        self.move = Move(self.fused)
+        self.move = Move(self.fused, self.estimates)
         if self.due:
             self._measure()
 
@@ -62,8 +62,7 @@ class Walk:
             lists = [[self.state[p]["momentum"] for p in params] for _, params in due if params]
             sums = [part for part in map(self._kernel_squares, lists) if part is not None]
             sums = sums if len(sums) == len(lists) and sums else None
-        estimates = [] if sums else [n for group, params in due for n in self.estimates(group, params)]
-        self.move.measure(estimates, sums)
+        self.move.measure(due, sums)
 
     def _kernel_squares(self, estimates: list[Tensor]) -> Tensor | None:
         """As the kernels add them, so that a run that is resumed goes on bit by bit."""
@@ -72,17 +71,15 @@ class Walk:
 
     def estimates(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
         beta = float(group["beta"])
-        states = [self.state[p] for p in params]
-        if not group["nesterov"]:
-            return [state["momentum"] for state in states]
-        return [beta * state["momentum"] + (1 - beta) * state["fresh"] for state in states]
+        m = [self.state[p]["momentum"] for p in params]
+        return mixed(m, [self.state[p]["fresh"] for p in params], beta, 1 - beta) if group["nesterov"] else m
 
     def weight(self, p: Tensor, kind: str) -> float:
         group = self.group_of[p]
         beta = float(group["beta"])
         part = 1 - self.share if kind == "rest" else self.share
         if self.state[p]["stage"] == NONE:
-            return 0.0 if kind == "old" else part
+            return 0.0 if kind == "old" else part * first_weight(group)
         across = beta * float(group["correction"]) if self.corrected else 0.0
         if kind == "old":
             return -across
@@ -121,7 +118,7 @@ class Walk:
         self.kept = {}
 
     def fold(self, params: Sequence[Tensor], kind: str) -> None:
-        """Gradients of some parameters of one group into their estimates; the gradients are given back."""
+        """Gradients of some parameters into their estimates; the gradients are given back."""
         if kind == "old":
             leaving = [p for p in params if p in self.due]
             params = [p for p in params if p not in self.due]
@@ -148,7 +145,7 @@ class Walk:
                 x = [local(p) for p in some]
                 carry(x, m, gradients(some), *self.move.lengths(group), keep, take, self.fused)
             else:
-                self.move(group, some, self.estimates(group, some))
+                self.move(group, some)
                 blend(m, gradients(some), keep, take, self.fused)
             self.due.difference_update(some)
             self.moved = True
@@ -172,17 +169,17 @@ class Walk:
         return [local(self.state[p][name]) for p in params]
 
     def _alike(self, params: Sequence[Tensor], kind: str) -> list[list[Tensor]]:
-        """Lists of parameters that take the same two weights."""
-        lists: dict[tuple[float, float], list[Tensor]] = {}
+        """Lists of parameters of one group that take the same two weights."""
+        lists: dict[tuple[int, float, float], list[Tensor]] = {}
         for p in params:
-            lists.setdefault((self.keep(p), self.weight(p, kind)), []).append(p)
+            lists.setdefault((id(self.group_of[p]), self.keep(p), self.weight(p, kind)), []).append(p)
         return list(lists.values())
 
     def _move_rest(self) -> None:
         """Whatever has not moved yet: parameters without a gradient at the old point, or all of them."""
         for group in self.groups:
             params = [p for p in group["params"] if p in self.due]
-            self.move(group, params, self.estimates(group, params))
+            self.move(group, params)
             self.moved = self.moved or bool(params)
         self.due = set()
 
