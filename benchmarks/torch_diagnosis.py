@@ -82,7 +82,7 @@ def one_row(row: tuple[str, str, float, int], steps: int, seeds: int, extra: dic
     for way, (betas, correction, length, size) in ways.items():
         for beta in betas:
             for seed in range(seeds):
-                torch.manual_seed(seed)
+                task.draws.manual_seed(100 + seed)
                 task.model.load_state_dict(kept)
                 ends[way].setdefault(beta, []).append(train(task, geometry, lr, beta, correction, length, size))
     report = {"task": name, "geometry": geometry, "lr": lr, "before": before, "steps": steps, "loss": here}

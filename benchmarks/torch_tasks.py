@@ -19,12 +19,13 @@ WRONG = 0.2  # of the labels are drawn at random, so that noise stays
 
 @dataclass
 class Task:
-    """`draw(n)` is a fresh batch, `value()` the loss over all rows or over a large fixed batch."""
+    """`draw(n)` is a fresh batch from `draws`, `value()` the loss over all rows or over a large fixed batch."""
 
     model: nn.Module
     loss: Callable[..., Tensor]
     draw: Callable[[int], tuple[Tensor, Tensor]]
     value: Callable[[], float]
+    draws: torch.Generator
 
 
 def digits(cache: Path = CACHE) -> tuple[Tensor, Tensor]:
@@ -58,7 +59,7 @@ def _task(model: nn.Module, loss: Callable[..., Tensor], x: Tensor, y: Tensor, s
         with torch.no_grad():
             return float(loss(x, y))
 
-    return Task(model, loss, draw, value)
+    return Task(model, loss, draw, value, draws)
 
 
 def _classifier(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Task:
@@ -165,7 +166,7 @@ def language(seed: int, *, data: Tensor, device: str, length: int, width: int, l
         with torch.no_grad():
             return float(loss(*fixed))
 
-    return Task(model, loss, lambda n: windows(n, draws), value)
+    return Task(model, loss, lambda n: windows(n, draws), value, draws)
 
 
 TASKS: dict[str, Callable[..., Any]] = {

@@ -180,7 +180,7 @@ def walk(eye: Eye, step: Callable[[Any], Any], steps: int, window: int, rest: in
     return Products(np.array(own), np.array(cross))
 
 
-def lead(eye: Eye, mine: Gradient, other: Gradient, draws: int = 32) -> tuple[float, float]:
+def lead(eye: Eye, mine: Gradient, other: Gradient, draws: int = 128) -> tuple[float, float]:
     """Loss at `other` less loss at `mine`, mean over fresh batches, and its standard error."""
     gaps = []
     for _ in range(draws):
