@@ -169,11 +169,12 @@ def diagnosis_table(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         found = row["diagnosis"]
         ratio = "-" if found["ratio"] is None else f"{found['ratio']:.2f}"
-        end = f"{row['winner']} ({row['gap']:+.1%} ± {row['gap_error']:.1%})"
+        doubt = f" ± {row['gap_error']:.1%}" if row["gap_error"] > 0 else ", one seed"
+        end = f"{row['winner']} ({row['gap']:+.1%}{doubt})"
         lead = f"{found['lead']:.2g} ± {found['lead_error']:.1g}"
         agrees = {True: "yes", False: "**no**", None: "-"}[row["agrees"]]
         cells = (row["task"], row["geometry"], f"{row['lr']:g}", ratio, f"{found['bounce']:.2f}", lead)
         lines.append(f"| {' | '.join(cells)} | {row['verdict']} ({found['reason']}) | {end} | {agrees} |")
     counted = [row["agrees"] for row in report["rows"] if row["agrees"] is not None]
     close = len(report["rows"]) - len(counted)
-    return "\n".join([*lines, "", f"{sum(counted)} of {len(counted)} verdicts agree; {close} are too close to call."])
+    return "\n".join([*lines, "", f"{sum(counted)} of {len(counted)} verdicts agree; too close to call: {close}."])
