@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from machine import describe
 from pages import diagnosis_table, publish
-from torch_tasks import TASKS, Task, text
+from torch_diagnosis_tasks import TASKS, Task, text
 
 from normstorm.torch import NormalizedStorm, assign
 from normstorm.torch.diagnosis import diagnose

@@ -43,9 +43,9 @@ def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
     if geometry == "spectral":
         order.sort(key=lambda i: tuple(tensors[i].shape))
     found: list[list[int]] = []
-    size = TOGETHER
+    size = 0
     for i in order:
-        if size + tensors[i].numel() > TOGETHER:
+        if not found or size + tensors[i].numel() > TOGETHER:
             found.append([])
             size = 0
         found[-1].append(i)
@@ -74,7 +74,7 @@ def _roots(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
 
 
 def _matrix(tensor: Tensor) -> Tensor:
-    return tensor.reshape(tensor.shape[0], -1)
+    return tensor.flatten(1)
 
 
 def _by_lines(n: Tensor, axis: int) -> Tensor:

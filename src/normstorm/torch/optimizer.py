@@ -136,12 +136,19 @@ class NormalizedStorm(Optimizer):
             self.param_groups.pop()
             raise
         self._create_state(group)
+        self._create_fresh()
 
     def _create_state(self, group: dict[str, Any]) -> None:
         for p in group["params"]:
             state = self.state[p]
             state.setdefault("momentum", torch.zeros_like(p, memory_format=torch.preserve_format))
             state.setdefault("stage", NONE)
+
+    def _create_fresh(self) -> None:
+        """Where it is used; a distributed checkpoint is read into what is there."""
+        for group in self.param_groups if self.two_points else ():
+            for p in group["params"] if group["nesterov"] else ():
+                self.state[p].setdefault("fresh", torch.zeros_like(p, memory_format=torch.preserve_format))
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_inside("pickle or copy")
@@ -214,9 +221,7 @@ class NormalizedStorm(Optimizer):
             raise ValueError(f"{WHO}: difference must be the same in all groups; got {', '.join(sorted(kinds))}")
         for group in self.param_groups:
             check_group(group)
-            if group["nesterov"] and self.two_points:
-                for p in group["params"]:
-                    self.state[p].setdefault("fresh", torch.zeros_like(p, memory_format=torch.preserve_format))
+        self._create_fresh()
 
     # Entrances.
 
@@ -451,8 +456,12 @@ class NormalizedStorm(Optimizer):
                     for p in some:
                         p.grad = None
 
-        with self._folding(fold, backwards), torch.enable_grad():
-            loss = closure()
+        try:
+            with self._folding(fold, backwards), torch.enable_grad():
+                loss = closure()
+        except BaseException:
+            single.abandon()
+            raise
         for group in self.param_groups:
             single.take(group, with_gradient(group["params"]))
         single.finish()

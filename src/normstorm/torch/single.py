@@ -25,9 +25,10 @@ class Single:
         self.move = Move(optimizer.fused, self.estimates)
         self.waiting: list[tuple[Group, list[Tensor]]] = []
         self.sums: list[Tensor | None] = []
+        self.begun = False
 
     def take(self, group: Group, params: list[Tensor]) -> None:
-        """Fold gradients; move, unless the norm of other parameters has to be known first."""
+        """Fold gradients; move at once only where the direction needs a gradient that is about to be freed."""
         beta = float(group["beta"])
         new = [p for p in params if self.state[p]["stage"] == NONE]
         known = [p for p in params if self.state[p]["stage"] != NONE]
@@ -38,11 +39,13 @@ class Single:
             sums = blend(m, gradients(some), keep, weight * self.factor, self.fused)
             for p in some:
                 self.state[p]["stage"] = READY
+            self.begun = True
             if group["geometry"] == "euclidean":
-                self.waiting.append((group, some))
                 self.sums.append(None if ahead(group) or any(map(spread, some)) else sums)
-            else:
+            elif ahead(group):
                 self.move(group, some)
+                continue
+            self.waiting.append((group, some))
 
     def estimates(self, group: Group, params: list[Tensor]) -> list[Tensor]:
         m = [self.state[p]["momentum"] for p in params]
@@ -50,9 +53,16 @@ class Single:
         return mixed(m, [p.grad for p in params], 1 - part, part * self.factor) if part else m
 
     def finish(self) -> None:
-        if not self.waiting:
-            return
         whole = [part for part in self.sums if part is not None]
-        self.move.measure(self.waiting, whole if len(whole) == len(self.sums) else None)
-        for group, params in self.waiting:
-            self.move(group, params)
+        euclidean = [(group, params) for group, params in self.waiting if group["geometry"] == "euclidean"]
+        self.move.measure(euclidean, whole if len(whole) == len(self.sums) else None)
+        for group in self.groups:
+            self.move(group, [p for other, params in self.waiting if other is group for p in params])
+
+    def abandon(self) -> None:
+        """The backward failed. Estimates that have taken its gradients are lost, so all of them begin anew."""
+        for group in self.groups:
+            for p in group["params"]:
+                p.grad = None
+                if self.begun:
+                    self.state[p]["stage"] = NONE

@@ -1,0 +1,347 @@
+"""The optimizer against copies that are kept and formulas that are written out: 50 steps, float64, 1e-12."""
+
+from __future__ import annotations
+
+from contextlib import nullcontext
+from functools import cache
+from typing import Any
+
+import pytest
+import torch
+from reference import Reference, alone
+from small import (
+    ENTRANCES,
+    GEOMETRIES,
+    LR,
+    STEPS,
+    K,
+    apart,
+    batches,
+    by_accumulation,
+    by_batch,
+    by_closure,
+    grouped,
+    loss_of,
+    momenta_apart,
+    network,
+    pieces,
+    reference,
+    with_tensors,
+)
+from torch import Tensor, nn
+
+from normstorm.torch import NormalizedStorm
+
+CLOSE, SHORT = 1e-12, 20
+MEMORY = ("fast", "lean")
+WAYS = [(name, k) for name in ENTRANCES for k in (K, K // 4, 1) if name != "closure" or k == K]
+SETTINGS: dict[str, dict[str, Any]] = {
+    "nesterov": {"nesterov": True},
+    "decay": {"weight_decay": 0.3},
+    "scale": {"scale": 0.4},
+    "half": {"correction": 0.5},
+    "maximize": {"maximize": True},
+    "no memory": {"beta": 0.0},
+    "zero": {"start": "zero"},
+    "all": {"nesterov": True, "weight_decay": 0.3, "scale": 0.4, "correction": 0.25, "beta": 0.7},
+}
+
+
+def optimizer(model: nn.Module, groups: list[dict[str, Any]], **options: Any) -> NormalizedStorm:
+    groups = [g | ({"spectral_dtype": torch.float64} if g["geometry"] == "spectral" else {}) for g in groups]
+    return NormalizedStorm(with_tensors(model, groups), lr=0.5, **options)
+
+
+Path = list[tuple[list[Tensor], list[Tensor]]]
+
+
+def path_of(slow: Reference, k: int, steps: int = STEPS, lr: Any = None) -> Path:
+    """(weights, estimate) after every call."""
+    path = []
+    for t, batch in enumerate(batches(steps)):
+        if lr is not None:
+            for group in slow.groups:
+                group["lr"] = lr(t)
+        slow.step(*batch, k=k)
+        path.append((slow.x, slow.m))
+    return path
+
+
+@cache
+def expected(geometry: str, k: int) -> Path:
+    model = network()
+    return path_of(reference(model, grouped(model, geometry, lr=LR[geometry])), k)
+
+
+def follow(opt: Any, model: nn.Module, path: Path, entrance: Any = by_batch, k: int = K, sign: float = 1) -> None:
+    """The same weights and the same estimate after every call."""
+    loss = loss_of(model)
+    for batch, (x, m) in zip(batches(len(path)), path, strict=True):
+        entrance(opt, loss, batch, k)
+        assert apart(model, x) < CLOSE
+        assert momenta_apart(opt, model, [sign * v for v in m]) < CLOSE
+
+
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize(("entrance", "k"), WAYS)
+@pytest.mark.parametrize("memory", MEMORY)
+def test_every_entrance(memory: str, entrance: str, k: int, geometry: str) -> None:
+    model = network()
+    opt = optimizer(model, grouped(model, geometry, lr=LR[geometry]), memory=memory)
+    follow(opt, model, expected(geometry, k), ENTRANCES[entrance], k)
+
+
+def test_the_matrix_could_fail() -> None:
+    """Another k, another geometry, another batch: all of them are far away from each other."""
+    last = {(g, k): expected(g, k)[-1][0] for g in GEOMETRIES for k in (K, K // 4, 1)}
+    pairs = [(a, b) for a in last for b in last if a < b]
+    assert min(max(float((x - y).abs().max()) for x, y in zip(last[a], last[b], strict=True)) for a, b in pairs) > 1e-3
+
+
+@cache
+def expected_with(setting: str, geometry: str, k: int) -> Path:
+    model = network()
+    return path_of(reference(model, grouped(model, geometry, lr=LR[geometry], **SETTINGS[setting])), k, SHORT)
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+@pytest.mark.parametrize("geometry", ["euclidean", "spectral"])
+@pytest.mark.parametrize("k", [K, 2])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_options(memory: str, k: int, geometry: str, setting: str) -> None:
+    model, path = network(), expected_with(setting, geometry, k)
+    opt = optimizer(model, grouped(model, geometry, lr=LR[geometry], **SETTINGS[setting]), memory=memory)
+    if setting != "maximize":
+        return follow(opt, model, path, k=k)
+    for batch, (x, _) in zip(
+        batches(len(path)), path, strict=True
+    ):  # which sign the estimate has is the optimizer's affair
+        by_batch(opt, loss_of(model), batch, k)
+        assert apart(model, x) < CLOSE
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+@pytest.mark.parametrize("memory", MEMORY)
+def test_one_point(memory: str, geometry: str, nesterov: bool) -> None:
+    """Without correction: backward, step, as with every other optimizer; the move is made at once."""
+    model = network()
+    groups = grouped(model, geometry, lr=LR[geometry], correction=0.0, nesterov=nesterov, weight_decay=0.1)
+    slow, loss = reference(model, groups), loss_of(model)
+    opt = optimizer(model, groups, memory=memory)
+    for batch in batches(SHORT):
+        opt.zero_grad()
+        loss(*batch).backward()
+        opt.step()
+        slow.step(*batch)
+        assert apart(model, slow.x) < CLOSE
+        assert momenta_apart(opt, model, slow.m) < CLOSE
+
+
+@pytest.mark.parametrize("entrance", ["closure", "batch"])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_one_point_by_other_entrances(memory: str, entrance: str) -> None:
+    model = network()
+    groups = grouped(model, "euclidean", lr=0.05, correction=0.0)
+    path = path_of(reference(model, groups), K, SHORT)
+    follow(optimizer(model, groups, memory=memory), model, path, ENTRANCES[entrance])
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_one_point_with_a_scaler(memory: str) -> None:
+    model = network()
+    groups = grouped(model, "euclidean", lr=0.05, correction=0.0)
+    slow, loss, scaler = reference(model, groups), loss_of(model), torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    opt = optimizer(model, groups, memory=memory)
+    for batch in batches(SHORT):
+        opt.zero_grad()
+        scaler.scale(loss(*batch)).backward()
+        scaler.step(opt)
+        scaler.update()
+        slow.step(*batch)
+        assert apart(model, slow.x) < CLOSE
+
+
+@pytest.mark.parametrize("geometry", ["euclidean", "sign", "spectral"])
+@pytest.mark.parametrize("k", [K, 2])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_hessian_vector_product(memory: str, k: int, geometry: str) -> None:
+    model = network()
+    groups = grouped(model, geometry, lr=0.004, weight_decay=0.1)
+    path = path_of(reference(model, groups, "hvp"), k, SHORT)
+    follow(optimizer(model, groups, memory=memory, difference="hvp"), model, path, k=k)
+
+
+@pytest.mark.parametrize("correction", [0.3, 1.0])
+@pytest.mark.parametrize("geometry", ["euclidean", "spectral"])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_stale(memory: str, geometry: str, correction: float) -> None:
+    model = network()
+    groups = grouped(model, geometry, lr=LR[geometry], correction=correction)
+    slow, loss = reference(model, groups, "stale"), loss_of(model)
+    opt = optimizer(model, groups, memory=memory, difference="stale")
+    for batch in batches(SHORT):
+        opt.zero_grad()
+        loss(*batch).backward()
+        opt.step()
+        slow.step(*batch)
+        assert apart(model, slow.x) < CLOSE
+
+
+SCHEDULES: dict[str, Any] = {
+    "lambda": lambda opt: torch.optim.lr_scheduler.LambdaLR(opt, lambda t: 1 / (1 + t)),
+    "cosine": lambda opt: torch.optim.lr_scheduler.CosineAnnealingLR(opt, SHORT),
+    "one cycle": lambda opt: torch.optim.lr_scheduler.OneCycleLR(opt, 0.1, total_steps=SHORT + 1, cycle_momentum=False),
+    "warm-up": lambda opt: torch.optim.lr_scheduler.LinearLR(opt, 0.1, total_iters=10),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("correction", [0.0, 1.0])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_schedules(memory: str, correction: float, schedule: str) -> None:
+    """lr is read when the move is made: at one point by the call itself, at two points by the call after it."""
+    model = network()
+    groups = grouped(model, "euclidean", lr=0.05, correction=correction)
+    slow, loss = reference(model, groups), loss_of(model)
+    opt = optimizer(model, groups, memory=memory)
+    scheduler = SCHEDULES[schedule](opt)
+    rates = []
+    for batch in batches(SHORT):
+        slow.groups[0]["lr"] = opt.param_groups[0]["lr"]
+        rates.append(slow.groups[0]["lr"])
+        slow.step(*batch)
+        by_closure(opt, loss, batch, K)
+        scheduler.step()
+        assert apart(model, slow.x) < CLOSE
+    assert max(rates) > 2 * min(rates)
+
+
+def mixed_groups() -> list[dict[str, Any]]:
+    """Every option of its own in every group; the two global ones share a norm."""
+    return [
+        {"params": [0], "geometry": "spectral", "lr": 0.004, "beta": 0.8, "nesterov": True},
+        {"params": [1, 5], "geometry": "euclidean", "lr": 0.05, "beta": 0.6, "correction": 0.5, "scale": 2.0},
+        {"params": [2], "geometry": "row", "lr": 0.004, "weight_decay": 0.2, "maximize": True},
+        {"params": [3], "geometry": "rms", "lr": 0.005, "correction": 0.0},
+        {"params": [4], "geometry": "euclidean", "lr": 0.04, "weight_decay": 0.1, "nesterov": True},
+    ]
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+@pytest.mark.parametrize("memory", MEMORY)
+def test_groups_of_all_kinds(memory: str, entrance: str) -> None:
+    """One group with a correction makes every group wait for the next call: the old point is one point."""
+    model = network()
+    groups = [g | ({"nesterov": False} if entrance == "scaler" else {}) for g in mixed_groups()]
+    path = path_of(reference(model, groups), K, SHORT)
+    opt = optimizer(model, groups, memory=memory)
+    loss = loss_of(model)
+    for batch, (x, _) in zip(batches(SHORT), path, strict=True):
+        ENTRANCES[entrance](opt, loss, batch, K)
+        assert apart(model, x) < CLOSE
+
+
+@pytest.mark.parametrize("announced", [2, 5])
+def test_accumulation_in_lean_memory_with_a_wrong_count(announced: int) -> None:
+    """Fewer backward calls than announced are folded when the pass ends; more would move weights too early."""
+    model = network()
+    opt = optimizer(model, grouped(model, "euclidean", lr=0.05), memory="lean")
+    loss, data = loss_of(model), batches()
+    for batch, (x, _) in zip(data[:3], expected("euclidean", K), strict=False):
+        by_accumulation(opt, loss, batch, K)
+        assert apart(model, x) < CLOSE
+    parts = list(pieces(data[3]))
+    with pytest.raises(RuntimeError, match="backwards") if announced < 3 else nullcontext():
+        for point in (opt.old_point, opt.new_point):
+            with point(backwards=announced):
+                for share, part in parts:
+                    (share * loss(*part)).backward()
+        opt.step()
+    assert apart(model, expected("euclidean", K)[3][0]) < CLOSE
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_closure_with_several_backwards(memory: str) -> None:
+    model = network()
+    opt = optimizer(model, grouped(model, "euclidean", lr=0.05), memory=memory)
+    loss = loss_of(model)
+    for (x, y), (weights, m) in zip(batches(), expected("euclidean", K), strict=True):
+
+        def closure(x: Tensor = x, y: Tensor = y) -> Tensor:
+            opt.zero_grad()
+            total = torch.zeros(())
+            for half in (slice(0, 4), slice(4, 8)):
+                part = loss(x[half], y[half]) / 2
+                part.backward()
+                total = total + part.detach()
+            return total
+
+        opt.step(closure, backwards=2)
+        assert apart(model, weights) < CLOSE
+        assert momenta_apart(opt, model, m) < CLOSE
+
+
+@pytest.mark.parametrize("portion", [1, 40, 2**23])
+@pytest.mark.parametrize("geometry", ["euclidean", "spectral"])
+def test_lean_is_fast(geometry: str, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many gradients wait for each other, and however many directions are made at one time."""
+    monkeypatch.setattr("normstorm.torch.optimizer.FEW", portion)
+    monkeypatch.setattr("normstorm.torch.geometries.TOGETHER", portion)
+    models = [network(), network()]
+    opts = [
+        optimizer(model, grouped(model, geometry, lr=LR[geometry]), memory=memory)
+        for model, memory in zip(models, MEMORY, strict=True)
+    ]
+    for batch in batches(SHORT):
+        values = [by_closure(opt, loss_of(model), batch, K).detach() for opt, model in zip(opts, models, strict=True)]
+        assert abs(float(values[0] - values[1])) < CLOSE
+        assert apart(models[0], [p.detach() for p in models[1].parameters()]) < CLOSE
+
+
+@pytest.mark.parametrize("form", ["tuple", "list", "dict", "tensor"])
+def test_forms_of_a_batch(form: str) -> None:
+    model, data = network(), batches()
+    opt = optimizer(model, grouped(model, "euclidean", lr=0.05))
+    loss = loss_of(model)
+    for (x, y), (weights, _) in zip(data, expected("euclidean", 2), strict=True):
+        if form == "tensor":
+            both = torch.cat([x.flatten(1), y[:, None].double()], 1)
+            opt.step(lambda b: loss(b[:, :-1].reshape(-1, 1, 4, 4), b[:, -1].long()), batch=both, k=2)
+        elif form == "dict":
+            opt.step(lambda b: loss(b["x"], b["y"]), batch={"x": x, "y": y}, k=2)
+        else:
+            opt.step(loss, batch=(x, y) if form == "tuple" else [x, y], k=2)
+        assert apart(model, weights) < CLOSE
+
+
+@pytest.mark.parametrize("entrance", ["closure", "batch"])
+def test_value_is_the_loss_at_the_new_point(entrance: str) -> None:
+    model = network()
+    opt, loss = optimizer(model, grouped(model, "euclidean", lr=0.05)), loss_of(model)
+    for batch in batches(5):
+        value = ENTRANCES[entrance](opt, loss, batch, K)
+        torch.testing.assert_close(value.detach(), loss(*batch).detach(), rtol=0, atol=CLOSE)
+
+
+def test_reference_directions() -> None:
+    """The reference itself, by what every direction must be."""
+    n = torch.randn(5, 3, dtype=torch.float64)
+    assert float(alone("row", n).pow(2).sum(1).sub(1).abs().max()) < CLOSE
+    assert float(alone("column", n).pow(2).sum(0).sub(1).abs().max()) < CLOSE
+    assert abs(float(alone("tensor", n).norm()) - 1) < CLOSE
+    assert abs(float(alone("rms", n).pow(2).mean()) - 1) < CLOSE
+    values = torch.linalg.svdvals(alone("spectral", n)) / (5 / 3) ** 0.5
+    assert float(values.min()) > 0.6
+    assert float(values.max()) < 1.3
+    for geometry in GEOMETRIES[1:]:
+        assert float((alone(geometry, n) * n).sum()) > 0
+        assert not alone(geometry, 0 * n).any()
+
+
+def test_looking_ahead_and_a_scaler_do_not_go_together() -> None:
+    """The gradient that looks ahead would have to be kept apart from the one that waits in .grad."""
+    model = network()
+    opt = optimizer(model, grouped(model, "euclidean", lr=0.05, nesterov=True))
+    with pytest.raises(ValueError, match="nesterov must be False for two points with an enabled GradScaler"):
+        ENTRANCES["scaler"](opt, loss_of(model), batches(1)[0], K)
