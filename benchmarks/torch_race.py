@@ -227,7 +227,7 @@ def summary(report: dict[str, Any]) -> list[str]:
         if runs:
             best = min((run for run in runs if run["seed"] == 0), key=lambda run: run["loss"])
             shown = " ".join(f"{run['loss']:.4f}" for run in runs if run["rate"] == best["rate"])
-            lines.append(f"{name:12s} rate {best['rate']:g}: {shown}  tokens {best['tokens'] / 1e6:.1f} M")
+            lines.append(f"{name:15s} rate {best['rate']:g}: {shown}  tokens {best['tokens'] / 1e6:.1f} M")
     return lines
 
 

@@ -3,6 +3,7 @@
 import importlib.util
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -18,14 +19,27 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("comparison-table", "comparison-table", "choice_table", "README.md"),
         ("comparison-finals", "comparison-table", "finals_table", CHOICE),
         ("comparison-slopes", "comparison-slopes", "rates_table", CHOICE),
+        ("torch-diagnosis", "torch-diagnosis", "diagnosis_table", "docs/diagnose.md"),
         ("comparison-speed", "comparison-speed", "speed_line", CHOICE),
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:
-    spec = importlib.util.spec_from_file_location("pages", ROOT / "benchmarks" / "pages.py")
-    pages = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(pages)
     report = json.loads((ROOT / "benchmarks" / "results" / f"{file}.json").read_text(encoding="utf-8"))
+    assert between(page, name) == getattr(script("pages"), table)(report)
+
+
+@pytest.mark.parametrize("name", ["torch-memory", "torch-update", "torch-step", "torch-race", "torch-tasks"])
+def test_the_torch_page_shows_the_committed_figures_or_says_that_there_are_none(name: str) -> None:
+    assert between("docs/pytorch.md", name) == script("torch_pages").shown(name)
+
+
+def script(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def between(page: str, name: str) -> str:
     text = (ROOT / page).read_text(encoding="utf-8")
-    shown = text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0]
-    assert shown.strip() == getattr(pages, table)(report)
+    return text.split(f"<!-- {name}: begin -->")[1].split(f"<!-- {name}: end -->")[0].strip()
