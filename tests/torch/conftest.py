@@ -9,5 +9,5 @@ torch.set_num_threads(1)
 @pytest.fixture(autouse=True)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    monkeypatch.setattr("normstorm.torch.optimizer.FEW", 1)
+    monkeypatch.setattr("normstorm.torch.hooks.FEW", 1)
     monkeypatch.setattr("normstorm.torch.geometries.TOGETHER", 30)

@@ -286,7 +286,7 @@ def test_closure_with_several_backwards(memory: str) -> None:
 @pytest.mark.parametrize("geometry", ["euclidean", "spectral"])
 def test_lean_is_fast(geometry: str, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many gradients wait for each other, and however many directions are made at one time."""
-    monkeypatch.setattr("normstorm.torch.optimizer.FEW", portion)
+    monkeypatch.setattr("normstorm.torch.hooks.FEW", portion)
     monkeypatch.setattr("normstorm.torch.geometries.TOGETHER", portion)
     models = [network(), network()]
     opts = [

@@ -23,7 +23,7 @@ Departures: weights of samples are applied to gradients after the backward pass,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial
 from typing import Any
 
@@ -34,14 +34,12 @@ from torch.optim import Optimizer
 from ..theory import Plan
 from .batches import parts_of
 from .curvature import curvature_step
+from .hooks import folding
 from .moves import DUE, NONE, READY, ahead, with_gradient
 from .options import WHO, check, check_group
 from .replay import frozen_statistics
-from .shards import reduced_elsewhere
 from .single import Single
 from .walk import Walk
-
-FEW = 2**24  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow
 
 
 class NormalizedStorm(Optimizer):
@@ -115,7 +113,7 @@ class NormalizedStorm(Optimizer):
             check(name, value)
         self.memory, self.fused, self.module = memory, fused, module
         self._walk: Walk | None = None
-        self._sums: list[Tensor] | None = None
+        self._sums: tuple[list[Tensor], set[Tensor]] | None = None  # squares of estimates, and of which
         super().__init__(params, options)
 
     @classmethod
@@ -345,7 +343,7 @@ class NormalizedStorm(Optimizer):
     def _pass(self, kind: str, backwards: int, share: float = 1.0, scaled: bool = False) -> Iterator[None]:
         check("backwards", backwards)
         walk = self._walk = self._walk or Walk(self, scaled)
-        self._check_order(walk, kind)
+        walk.check_order(kind)
         with torch.no_grad():
             walk.enter(kind, share)
         try:
@@ -364,47 +362,10 @@ class NormalizedStorm(Optimizer):
                 walk.abandon()
             raise
 
-    def _check_order(self, walk: Walk, kind: str) -> None:
-        before = {"old": ([],), "new": ([], ["old"]), "rest": (["new"], ["old", "new"])}
-        if walk.inside is not None or walk.passes not in before[kind]:
-            done = f"inside {walk.inside}" if walk.inside else f"after {', '.join(walk.passes) or 'none'}"
-            raise RuntimeError(f"{WHO}: passes must come in the order old_point, new_point, rest; got {kind} {done}")
-        if kind == "rest" and walk.share == 1:
-            raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
-
-    @contextmanager
-    def _folding(self, action: Callable[[list[Tensor]], None], backwards: int) -> Iterator[None]:
-        """In lean memory, gradients are taken a few at a time, as the last backward completes them.
-
-        Those that are left at the end are the caller's.
-        """
+    def _folding(self, action: Callable[[list[Tensor]], None], backwards: int) -> AbstractContextManager[None]:
         if self.memory != "lean":
-            yield
-            return
-        seen: dict[Tensor, int] = {}
-        waiting: list[Tensor] = []
-
-        def arrived(p: Tensor) -> None:
-            seen[p] = seen.get(p, 0) + 1
-            if seen[p] > backwards:
-                raise RuntimeError(
-                    f"{WHO}: backwards must be the number of backward calls in a pass if memory='lean', which moves "
-                    f"weights during the last one; got backwards={backwards} and one more call"
-                )
-            if seen[p] == backwards:
-                waiting.append(p)
-                if sum(map(Tensor.numel, waiting)) >= FEW:
-                    with torch.no_grad():
-                        action(waiting)
-                    waiting.clear()
-
-        params = [p for group in self.param_groups for p in group["params"] if p.requires_grad]
-        hooks = [p.register_post_accumulate_grad_hook(arrived) for p in params if not reduced_elsewhere(p)]
-        try:
-            yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+            return nullcontext()
+        return folding([p for group in self.param_groups for p in group["params"]], action, backwards)
 
     def _finish(self) -> None:
         walk = self._walk

@@ -20,6 +20,7 @@ from torch import Tensor
 
 from . import kernels
 from .moves import DUE, NONE, READY, Group, Move, first_weight, gradients, mixed, with_gradient
+from .options import WHO
 from .replay import RandomState
 from .shards import local, spread
 from .update import blend, carry
@@ -57,7 +58,8 @@ class Walk:
     def _measure(self) -> None:
         euclidean = [group for group in self.groups if group["geometry"] == "euclidean"]
         due = [(group, [p for p in group["params"] if p in self.due]) for group in euclidean]
-        sums = self.optimizer._sums
+        sums, measured = self.optimizer._sums or (None, set())
+        sums = sums if measured == {p for _, params in due for p in params} else None
         if sums is None and self.optimizer.plain_estimates:
             lists = [[self.state[p]["momentum"] for p in params] for _, params in due if params]
             sums = [part for part in map(self._kernel_squares, lists) if part is not None]
@@ -90,6 +92,14 @@ class Walk:
         if p in self.touched:
             return 1.0
         return 0.0 if self.state[p]["stage"] == NONE else float(self.group_of[p]["beta"])
+
+    def check_order(self, kind: str) -> None:
+        before = {"old": ([],), "new": ([], ["old"]), "rest": (["new"], ["old", "new"])}
+        if self.inside is not None or self.passes not in before[kind]:
+            done = f"inside {self.inside}" if self.inside else f"after {', '.join(self.passes) or 'none'}"
+            raise RuntimeError(f"{WHO}: passes must come in the order old_point, new_point, rest; got {kind} {done}")
+        if kind == "rest" and self.share == 1:
+            raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
 
     # Gradients arrive: one by one from a backward's hooks (lean), or all at the end of a pass.
 
@@ -229,7 +239,8 @@ class Walk:
             elif self.state[p]["stage"] == DUE:
                 self.state[p]["stage"] = READY
         plain = self.optimizer.plain_estimates and not any(map(spread, self.group_of))
-        self.optimizer._sums = self.sums if plain else None
+        euclidean = {p for p in self.touched if self.group_of[p]["geometry"] == "euclidean"}
+        self.optimizer._sums = (self.sums, euclidean) if plain and self.sums is not None else None
 
     def abandon(self) -> None:
         """A pass failed: all is as before if nothing has happened yet; else at the new point, without estimates."""
