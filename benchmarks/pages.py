@@ -160,3 +160,21 @@ def speed_line(report: dict[str, Any]) -> str:
         f"{spec['budget']:,} sample gradients each, default settings: {report['seconds']:.0f} seconds on "
         f"{report['machine']['cores']} cores, compilation included."
     )
+
+
+def diagnosis_table(report: dict[str, Any]) -> str:
+    """Verdicts beside what training did: who ended lower and by how much of momentum's loss."""
+    head = ("task", "geometry", "lr", "error ratio", "bounce", "lead", "verdict (rule)", "lower at the end", "agrees")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in report["rows"]:
+        found = row["diagnosis"]
+        ratio = "-" if found["ratio"] is None else f"{found['ratio']:.2f}"
+        doubt = f" ± {row['gap_error']:.1%}" if row["gap_error"] > 0 else ", one seed"
+        end = f"{row['winner']} ({row['gap']:+.1%}{doubt})"
+        lead = f"{found['lead']:.2g} ± {found['lead_error']:.1g}"
+        agrees = {True: "yes", False: "**no**", None: "-"}[row["agrees"]]
+        cells = (row["task"], row["geometry"], f"{row['lr']:g}", ratio, f"{found['bounce']:.2f}", lead)
+        lines.append(f"| {' | '.join(cells)} | {row['verdict']} ({found['reason']}) | {end} | {agrees} |")
+    counted = [row["agrees"] for row in report["rows"] if row["agrees"] is not None]
+    close = len(report["rows"]) - len(counted)
+    return "\n".join([*lines, "", f"{sum(counted)} of {len(counted)} verdicts agree; too close to call: {close}."])

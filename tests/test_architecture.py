@@ -20,7 +20,7 @@ ROOMS = {  # room: rooms of ours that it may import
     "options": set(),
     "point_certificate": {"theory"},
     "solve": {"theory", "engine", "results", "point_certificate"},
-    "torch": {"theory"},
+    "torch": {"theory", "files", "pages"},
     "optax": {"theory"},
     "charts": {"theory", "files"},
     "curves": {"theory", "results"},

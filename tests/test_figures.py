@@ -19,6 +19,7 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("comparison-table", "comparison-table", "choice_table", "README.md"),
         ("comparison-finals", "comparison-table", "finals_table", CHOICE),
         ("comparison-slopes", "comparison-slopes", "rates_table", CHOICE),
+        ("torch-diagnosis", "torch-diagnosis", "diagnosis_table", "docs/diagnose.md"),
         ("comparison-speed", "comparison-speed", "speed_line", CHOICE),
     ],
 )

@@ -9,9 +9,6 @@ from html import escape
 from importlib import resources
 from typing import Any
 
-import altair
-import vl_convert
-
 Row = tuple[str, ...]
 POLICY = "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval'; style-src 'unsafe-inline'; img-src data: blob:"
 CONFIG = {
@@ -102,6 +99,9 @@ def _scripts(charts: Mapping[str, dict[str, Any]]) -> str:
 @cache
 def _library() -> str:
     """Vega, which draws the charts in the reader's browser."""
+    import altair  # here, because a page without charts does without them
+    import vl_convert
+
     version = altair.SCHEMA_VERSION.rpartition(".")[0]
     return vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
 

@@ -67,24 +67,35 @@ def alone(geometry: str, n: Tensor) -> Tensor:
 
 
 class Reference:
-    """`groups`: dictionaries with "params", numbers of parameters, and options; `lr` is read when a move is made."""
+    """`groups`: dictionaries with "params", numbers of parameters, and options; `lr` is read when a move is made.
+
+    A parameter that no sample of a step has touched keeps its estimate, and has no further move due.
+    """
 
     def __init__(self, start: Sequence[Tensor], loss: Loss, groups: list[dict[str, Any]], difference: str = "exact"):
         self.x = [p.detach().clone().double() for p in start]
-        self.old: list[Tensor] | None = None
+        self.old = self.x
         self.loss, self.difference = loss, difference
         self.groups = [DEFAULTS | group for group in groups]
         self.option = {i: group for group in self.groups for i in group["params"]}
         self.two_points = difference != "stale" and any(g["correction"] * g["beta"] > 0 for g in self.groups)
-        self.m: list[Tensor] | None = None
-        self.fresh: list[Tensor] = []
         self.asked = 0
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Forget every estimate, and what was due."""
+        self.m: list[Tensor] = [torch.zeros_like(v) for v in self.x]
+        self.fresh = self.m
+        self.known, self.due = set[int](), set[int]()
 
     def gradient(self, x: list[Tensor], part: Sequence[Tensor]) -> list[Tensor]:
+        """Also where nothing depends on a parameter: zeros."""
         self.asked += len(part[0])
         points = [v.clone().requires_grad_() for v in x]
-        found = torch.autograd.grad(self.loss(points, *part), points)
-        return [-g if self.option[i]["maximize"] else g for i, g in enumerate(found)]
+        found = torch.autograd.grad(self.loss(points, *part), points, allow_unused=True)
+        self.touched = {i for i, g in enumerate(found) if g is not None}
+        dense = [torch.zeros_like(v) if g is None else g for v, g in zip(x, found, strict=True)]
+        return [-g if self.option[i]["maximize"] else g for i, g in enumerate(dense)]
 
     def curvature(self, x: list[Tensor], direction: list[Tensor], part: Sequence[Tensor]) -> list[Tensor]:
         points = [v.clone().requires_grad_() for v in x]
@@ -96,53 +107,48 @@ class Reference:
     def step(self, *batch: Tensor, k: int | None = None) -> None:
         K = len(batch[0])
         head = [part[: K if k is None else k] for part in batch]
-        if self.two_points and self.m is not None:
+        corrected = bool(self.due) or not self.two_points
+        if self.two_points:
             self.move()
         fresh = self.gradient(self.x, batch)
-        if self.m is None:
-            weights = [1 - o["beta"] if o["start"] == "zero" else 1 for _, o in sorted(self.option.items())]
-            self.m = [weight * g for weight, g in zip(weights, fresh, strict=True)]
-        else:
-            self.m = [
-                self.mixed(i, *terms) for i, terms in enumerate(zip(self.m, fresh, self.change(head), strict=True))
-            ]
-        self.last, self.fresh = fresh, fresh
+        touched = self.touched
+        change = self.change(head) if corrected and self.known else [torch.zeros_like(v) for v in self.x]
+        self.m = [self.mixed(i, fresh[i], change[i]) if i in touched else m for i, m in enumerate(self.m)]
+        self.fresh = fresh
+        self.known, self.due = self.known | touched, touched
         if not self.two_points:
             self.move()
 
-    def mixed(self, i: int, m: Tensor, fresh: Tensor, change: Tensor) -> Tensor:
+    def mixed(self, i: int, fresh: Tensor, change: Tensor) -> Tensor:
         beta, c = self.option[i]["beta"], self.option[i]["correction"]
-        return beta * m + (1 - beta) * fresh + c * beta * change
+        if i not in self.known:
+            return (1 - beta) * fresh if self.option[i]["start"] == "zero" else fresh
+        return beta * self.m[i] + (1 - beta) * fresh + c * beta * change
 
     def change(self, head: Sequence[Tensor]) -> list[Tensor]:
         """g_k(x_t) - g_k(x_{t-1}), or what is put in its place."""
         if self.difference == "hvp":
-            assert self.old is not None
             return self.curvature(self.x, [a - b for a, b in zip(self.x, self.old, strict=True)], head)
-        if self.difference == "stale":
-            here = self.gradient(self.x, head)
-            return [a - b for a, b in zip(here, self.last, strict=True)]
-        if not self.two_points:
+        if not self.two_points and self.difference != "stale":
             return [torch.zeros_like(v) for v in self.x]
-        assert self.old is not None
-        here, there = self.gradient(self.x, head), self.gradient(self.old, head)
+        here = self.gradient(self.x, head)
+        there = self.fresh if self.difference == "stale" else self.gradient(self.old, head)
         return [a - b for a, b in zip(here, there, strict=True)]
 
-    def directions(self) -> list[Tensor]:
-        assert self.m is not None
-        n = []
-        for i, (m, g) in enumerate(zip(self.m, self.fresh, strict=True)):
+    def directions(self) -> dict[int, Tensor]:
+        n = {}
+        for i in self.due:
             beta = self.option[i]["beta"]
-            n.append(beta * m + (1 - beta) * g if self.option[i]["nesterov"] else m)
-        together = [i for i in range(len(n)) if self.option[i]["geometry"] == "euclidean"]
+            n[i] = beta * self.m[i] + (1 - beta) * self.fresh[i] if self.option[i]["nesterov"] else self.m[i]
+        together = [i for i in n if self.option[i]["geometry"] == "euclidean"]
         size = sum((n[i].pow(2).sum() for i in together), torch.zeros((), dtype=torch.float64)).sqrt()
-        return [
-            zero_over_zero(v, size) if i in together else alone(self.option[i]["geometry"], v) for i, v in enumerate(n)
-        ]
+        return {
+            i: zero_over_zero(v, size) if i in together else alone(self.option[i]["geometry"], v) for i, v in n.items()
+        }
 
     def move(self) -> None:
-        self.old = self.x
-        self.x = []
-        for i, (x, u) in enumerate(zip(self.old, self.directions(), strict=True)):
+        """By what is due."""
+        self.old, self.x = self.x, list(self.x)
+        for i, u in self.directions().items():
             o = self.option[i]
-            self.x.append((1 - o["lr"] * o["weight_decay"]) * x - o["lr"] * o["scale"] * u)
+            self.x[i] = (1 - o["lr"] * o["weight_decay"]) * self.x[i] - o["lr"] * o["scale"] * u

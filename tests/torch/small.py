@@ -18,8 +18,9 @@ LR = dict.fromkeys(GEOMETRIES, 0.005) | {"euclidean": 0.05, "tensor": 0.05}  # a
 
 
 def network(seed: int = 0) -> nn.Module:
+    """Wide matrices, and a tall one: the convolution is 5 x 4."""
     torch.manual_seed(seed)
-    layers = (nn.Conv2d(1, 2, 2), nn.Tanh(), nn.Flatten(), nn.Linear(18, 4), nn.Tanh(), nn.Linear(4, 3))
+    layers = (nn.Conv2d(1, 5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(45, 4), nn.Tanh(), nn.Linear(4, 3))
     return nn.Sequential(*layers).double()
 
 

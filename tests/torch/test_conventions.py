@@ -504,7 +504,7 @@ def test_state_is_there_from_the_beginning(nesterov: bool) -> None:
     """A checkpoint of the first minute has the shape of all others."""
     model = network()
     opt = NormalizedStorm(model.parameters(), 0.05, nesterov=nesterov)
-    before = opt.state_dict()
+    before = copy.deepcopy(opt.state_dict())  # what state_dict returns is alive
     by_closure(opt, loss_of(model), batches(1)[0], K)
     after = opt.state_dict()
     assert before["state"].keys() == after["state"].keys() == set(range(6))

@@ -258,13 +258,14 @@ def test_replay_takes_no_random_numbers(entrance: str) -> None:
         assert torch.equal(torch.get_rng_state(), after)
 
 
+@pytest.mark.parametrize("told", [False, True])
 @pytest.mark.parametrize("entrance", ["closure", "batch", "phases", "scaler"])
 @pytest.mark.parametrize("memory", MEMORY)
-def test_statistics_are_updated_once(entrance: str, memory: str) -> None:
+def test_statistics_are_updated_once(entrance: str, memory: str, told: bool) -> None:
     """BatchNorm normalises both passes by the batch, and only the new point enters its running statistics."""
     model = Recorder(normed=True)
     twin = copy.deepcopy(model)
-    opt = NormalizedStorm(model.parameters(), LR, BETA, memory=memory, module=model)
+    opt = NormalizedStorm(model.parameters(), LR, BETA, memory=memory, module=model if told else None)
     for t, batch in enumerate(numbered(5), 1):
         ENTRANCES[entrance](opt, squares(model), batch, K)
         with torch.no_grad():
@@ -425,6 +426,43 @@ def test_parameters_without_gradient_stay(memory: str, geometry: str, entrance: 
     assert apart(model.used, [p.detach() for p in start.used.parameters()]) > 1e-3
 
 
+class Branches(nn.Module):
+    """Two branches, of which a batch takes one: the sign of its first entry says which."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(8)
+        self.stem, self.left, self.right = nn.Linear(4, 5), nn.Linear(5, 2), nn.Linear(5, 2)
+        self.double()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.left if x[0, 0] > 0 else self.right)(torch.tanh(self.stem(x)))
+
+
+@pytest.mark.parametrize("entrance", ENTRANCES)
+@pytest.mark.parametrize("geometry", ["euclidean", "sign"])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_parameters_with_a_gradient_now_and_then(memory: str, geometry: str, entrance: str) -> None:
+    """A branch that is not taken makes the move that was due, keeps its estimate, and rests; a new one begins anew."""
+    model = Branches()
+    names = [name for name, _ in model.named_parameters()]
+
+    def loss(points: list[Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return mse_loss(torch.func.functional_call(model, dict(zip(names, points, strict=True)), (x,)), y)
+
+    options: dict[str, Any] = {"geometry": geometry, "weight_decay": 0.1}
+    slow = Reference(list(model.parameters()), loss, [{"params": list(range(6)), "lr": LR, **options}])
+    opt = NormalizedStorm(model.parameters(), LR, memory=memory, **options)
+    turns = []
+    for (x, y), turn in zip(numbered(12), "LLRLRRLLLRLL", strict=True):
+        x[:, 0] = 0.5 if turn == "L" else -0.5
+        ENTRANCES[entrance](opt, squares(model), (x, y), K)
+        slow.step(x, y)
+        assert apart(model, slow.x) < 1e-12
+        turns.append(int(opt.state[model.left.weight]["stage"]))
+    assert set(turns) == {1, 2}
+
+
 # What failures leave behind.
 
 
@@ -511,7 +549,7 @@ def test_failure_within_the_old_backward(memory: str, entrance: str) -> None:
             if stages(opt, model) == {0}:
                 assert memory == "lean"
                 slow.move()
-                slow.m = None
+                slow.begin_anew()
             assert apart(model, slow.x) < 1e-12
         ENTRANCES[entrance](opt, squares(model), batch, K)
         slow.step(*batch)
@@ -530,7 +568,7 @@ def test_failure_at_the_new_point(memory: str, failure: str, entrance: str) -> N
             with pytest.raises(ArithmeticError, match="planted"):
                 ENTRANCES[entrance](opt, squares(model), batch, K)
             slow.move()
-            slow.m = None
+            slow.begin_anew()
             assert stages(opt, model) == {0}
             assert apart(model, slow.x) < 1e-12
         ENTRANCES[entrance](opt, squares(model), batch, K)
@@ -566,7 +604,8 @@ def test_failure_at_one_point(memory: str, failure: str, geometry: str) -> None:
                 by_closure(opt, squares(model), batch, K)
             assert apart(model, slow.x) < 1e-12
             assert stages(opt, model) == ({0} if (memory, failure) == ("lean", "backward") else {1})
-            slow.m = slow.m if stages(opt, model) == {1} else None
+            if stages(opt, model) == {0}:
+                slow.begin_anew()
         by_closure(opt, squares(model), batch, K)
         slow.step(*batch)
         assert apart(model, slow.x) < 1e-12
@@ -633,6 +672,28 @@ def test_unscaled_before_it_is_asked_for(memory: str) -> None:
     for t, batch in enumerate(data):
         by_scaler(opt, squares(model), batch, K)
         opt.scaler_of_test.update(2.0 ** (5 + t % 3))
+        slow.step(*batch)
+        assert apart(model, slow.x) < 1e-12
+
+
+@pytest.mark.parametrize("correction", [0.0, 1.0])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_unscaled_by_the_caller(memory: str, correction: float) -> None:
+    """As before clipping: scaler.unscale_(opt), then scaler.step(opt)."""
+    model, opt, slow, data = fragile(memory, correction=correction)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**9)
+    for batch in data:
+        if correction:
+            with opt.old_point(scaler=scaler):
+                scaler.scale(squares(model)(*batch)).backward()
+            with opt.new_point():
+                scaler.scale(squares(model)(*batch)).backward()
+        else:
+            opt.zero_grad()
+            scaler.scale(squares(model)(*batch)).backward()
+        scaler.unscale_(opt)
+        scaler.step(opt)
+        scaler.update()
         slow.step(*batch)
         assert apart(model, slow.x) < 1e-12
 

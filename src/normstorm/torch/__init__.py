@@ -1,5 +1,9 @@
 """Normalized STORM for PyTorch (extra: normstorm[torch])."""
 
+from .diagnosis import Diagnosis as Diagnosis
+from .diagnosis import diagnose as diagnose
 from .optimizer import NormalizedStorm as NormalizedStorm
+from .plans import estimate_constants as estimate_constants
+from .plans import plan_for as plan_for
 from .presets import assign as assign
 from .presets import spectral_storm as spectral_storm

@@ -1,0 +1,179 @@
+"""Small training tasks: a model, its loss on a batch, fresh batches, and the loss that counts."""
+
+from __future__ import annotations
+
+import lzma
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+CACHE = Path(__file__).parents[1] / "build" / "digits.npz"
+WRONG = 0.2  # of the labels are drawn at random, so that noise stays
+
+
+@dataclass
+class Task:
+    """`draw(n)` is a fresh batch from `draws`, `value()` the loss over all rows or over a large fixed batch."""
+
+    model: nn.Module
+    loss: Callable[..., Tensor]
+    draw: Callable[[int], tuple[Tensor, Tensor]]
+    value: Callable[[], float]
+    draws: torch.Generator
+
+
+def digits(cache: Path = CACHE) -> tuple[Tensor, Tensor]:
+    """scikit-learn's 1,797 digits in a fixed order; from the cache where there is one."""
+    if not cache.exists():
+        from sklearn.datasets import load_digits
+
+        found = load_digits()
+        cache.parent.mkdir(parents=True, exist_ok=True)
+        np.savez(cache, images=found.data, labels=found.target)
+    with np.load(cache) as kept:
+        images, labels = kept["images"], kept["labels"]
+    order = np.random.default_rng(0).permutation(len(labels))
+    return torch.tensor(images[order] / 16, dtype=torch.float32), torch.tensor(labels[order])
+
+
+def with_wrong_labels(labels: Tensor) -> Tensor:
+    draw = torch.Generator().manual_seed(5)
+    wrong = torch.rand(len(labels), generator=draw) < WRONG
+    return torch.where(wrong, torch.randint(10, labels.shape, generator=draw), labels)
+
+
+def _task(model: nn.Module, loss: Callable[..., Tensor], x: Tensor, y: Tensor, seed: int) -> Task:
+    draws = torch.Generator().manual_seed(seed + 1)
+
+    def draw(n: int) -> tuple[Tensor, Tensor]:
+        i = torch.randint(len(y), (n,), generator=draws)
+        return x[i], y[i]
+
+    def value() -> float:
+        with torch.no_grad():
+            return float(loss(x, y))
+
+    return Task(model, loss, draw, value, draws)
+
+
+def _classifier(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Task:
+    return _task(model, lambda inputs, labels: functional.cross_entropy(model(inputs), labels), x, y, seed)
+
+
+def logistic(seed: int) -> Task:
+    x, y = digits()
+    return _classifier(nn.Linear(64, 10), x, with_wrong_labels(y), seed)
+
+
+def mlp(seed: int) -> Task:
+    x, y = digits()
+    model = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
+    return _classifier(model, x, with_wrong_labels(y), seed)
+
+
+def cnn(seed: int) -> Task:
+    """With the right labels: everything can be fitted."""
+    first = nn.Sequential(nn.Unflatten(1, (1, 8, 8)), nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Conv2d(8, 16, 3), nn.ReLU())
+    return _classifier(nn.Sequential(first, nn.Flatten(), nn.Linear(256, 10)), *digits(), seed)
+
+
+def dro(seed: int, lam: float = 0.5) -> Task:
+    """Chi-square DRO of a linear classifier: lam psi*((l - eta)/lam) + eta, psi*(t) = (t/2 + 1)_+^2 - 1."""
+    x, y = digits()
+    model = nn.Linear(64, 10)
+    model.eta = nn.Parameter(torch.zeros(()))
+
+    def loss(inputs: Tensor, labels: Tensor) -> Tensor:
+        each = functional.cross_entropy(model(inputs), labels, reduction="none")
+        return (lam * (((each - model.eta) / (2 * lam) + 1).clamp(min=0) ** 2 - 1) + model.eta).mean()
+
+    return _task(model, loss, x, with_wrong_labels(y), seed)
+
+
+def head(seed: int) -> Task:
+    """A new linear head on features that were trained for other classes: digits 5 to 9 on features of 0 to 4."""
+    x, y = digits()
+    body = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 5))
+    optimizer = torch.optim.Adam(body.parameters(), 1e-2)
+    for _ in range(150):
+        optimizer.zero_grad()
+        functional.cross_entropy(body(x[y < 5]), y[y < 5]).backward()
+        optimizer.step()
+    y = with_wrong_labels(y)
+    with torch.no_grad():
+        features = body[:2](x[y >= 5])
+    return _classifier(nn.Linear(64, 5), features, y[y >= 5] - 5, seed)
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.mix, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        mixed = self.mix(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
+        q, k, v = mixed.permute(2, 0, 3, 1, 4)
+        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
+        x = x + self.out(seen)
+        return x + self.down(functional.gelu(self.up(self.second(x))))
+
+
+class GPT(nn.Module):
+    """Bytes in, logits of the next byte out."""
+
+    def __init__(self, length: int, width: int, layers: int, heads: int = 4) -> None:
+        super().__init__()
+        self.embed, self.places = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(length, width))
+        nn.init.normal_(self.embed.weight, std=0.1)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.blocks(self.embed(x) + self.places)))
+
+
+def text(path: Path) -> Tensor:
+    """The bytes of a file, which may be packed by xz."""
+    content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
+    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
+
+
+def language(seed: int, *, data: Tensor, device: str, length: int, width: int, layers: int) -> Task:
+    model, draws = GPT(length, width, layers).to(device), torch.Generator().manual_seed(seed + 1)
+    data = data.to(device)
+
+    def windows(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+        begins = torch.randint(len(data) - length - 1, (n, 1), generator=generator)
+        rows = data[(begins + torch.arange(length + 1)).to(device)].long()
+        return rows[:, :-1], rows[:, 1:]
+
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
+
+    fixed = windows(256, torch.Generator().manual_seed(99))
+
+    def value() -> float:
+        with torch.no_grad():
+            return float(loss(*fixed))
+
+    return Task(model, loss, lambda n: windows(n, draws), value, draws)
+
+
+TASKS: dict[str, Callable[..., Any]] = {
+    "logistic": logistic,
+    "dro": dro,
+    "head": head,
+    "mlp": mlp,
+    "cnn": cnn,
+    "language": language,
+}

@@ -1,0 +1,148 @@
+"""A plan for a model: the theory's constants, given or estimated by a probe."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from ..theory import Constants, Plan, plan
+from ..theory.checks import real, whole
+from . import probe
+from .probe import Eye, Gradient, dot, minus
+
+WHO = "plan_for"
+REACH = 1e-2  # the longest probing step, as a part of ||x||
+MARGIN = 1.5  # estimated constants are multiplied by this: the largest of a few draws is not the largest
+
+
+def plan_for(
+    model: nn.Module,
+    loss: Callable[..., Any],
+    data: Any,
+    *,
+    budget: int | None = None,
+    horizon: int | None = None,
+    target: float | None = None,
+    confidence: float | None = None,
+    constants: Constants | None = None,
+    lower: float = 0.0,
+    probes: int = 12,
+    seed: int = 0,
+    **options: Any,
+) -> Plan:
+    """The theory's plan for NormalizedStorm on this model (`NormalizedStorm.from_plan`).
+
+    budget, horizon, target, confidence and options (rule, batch, sub_batch, certificate) are those of `normstorm.plan`.
+    A sample of the plan is one sample of a batch: plan.batch and plan.sub_batch are K and k.
+
+    constants   what is proven about the loss. Then the plan's bound is a theorem. None: `estimate_constants` measures
+                them. **The bound is then conditional**: it holds if the constants do, and measuring at some points
+                proves nothing about others. Estimates hold in mean square (3B, 4B), so that `confidence` must be None.
+    lower       a lower bound of the loss
+    """
+    if constants is None:
+        if confidence is not None:
+            raise ValueError(
+                f"{WHO}: confidence must be None unless constants are given, since estimates hold in mean square; got "
+                f"confidence={confidence!r}"
+            )
+        constants = estimate_constants(model, loss, data, lower=lower, probes=probes, seed=seed)
+    return plan(constants, budget=budget, horizon=horizon, target=target, confidence=confidence, **options)
+
+
+def estimate_constants(
+    model: nn.Module, loss: Callable[..., Any], data: Any, *, lower: float = 0.0, probes: int = 12, seed: int = 0
+) -> Constants:
+    """L0, L1, sigma0, sigma1, gap and grad_norm in mean square (3B, 4B), measured; the model is left untouched.
+
+    From the model's point, `probes` points along the way down the gradient and as many in random directions, each with
+    two fresh batches. Smoothness is the change of a sample's gradient over the length of the step, noise the spread
+    between samples; each is fitted by a line (smoothness) or by squares (noise) in ||grad F|| that lies above all
+    points, and multiplied by 1.5. A sample's moments are a batch's, times its size for the noise.
+    """
+    eye = Eye(WHO, model, loss, data)
+    floor = real(lower)
+    if not math.isfinite(floor):
+        raise ValueError(f"{WHO}: lower must be a finite number; got lower={lower!r}")
+    if (whole(probes) or 0) < 4:
+        raise ValueError(f"{WHO}: probes must be an integer >= 4; got probes={probes!r}")
+    with probe.set_aside(model):
+        torch.manual_seed(seed)
+        K = probe.samples(WHO, eye.batches())
+        value, first = _start(eye, 4 * probes)
+        seen = np.array(list(_measure(eye, K, probes)))
+    if not floor < value:
+        raise ValueError(f"{WHO}: lower must be below the loss, {value:.6g}; got lower={lower!r}")
+    slope, noise, smooth = seen.T
+    if not smooth.max() > 0:
+        raise ValueError(f"{WHO}: loss must have a gradient that changes along the probe; got one that stays")
+    L0, L1 = _above(slope, smooth)
+    sigma0, sigma1 = (math.sqrt(v) for v in _above(slope**2, noise**2))
+    return Constants(
+        L0=MARGIN * L0,
+        L1=MARGIN * L1,
+        sigma0=MARGIN * sigma0,
+        sigma1=MARGIN * sigma1,
+        gap=value - floor,
+        grad_norm=MARGIN * first,
+        noise="mean-square",
+    )
+
+
+def _start(eye: Eye, draws: int) -> tuple[float, float]:
+    """Mean loss, and the length of the mean gradient, which the noise that is left makes too long rather than short."""
+    values, total = [], [torch.zeros_like(p) for p in eye.params]
+    for _ in range(draws):
+        batch = eye.batches()
+        with torch.no_grad():
+            values.append(float(eye.value(batch).detach()))
+        total = [a + g / draws for a, g in zip(total, eye.gradient(batch, 0), strict=True)]
+    return float(np.mean(values)), math.sqrt(dot(total, total))
+
+
+def _measure(eye: Eye, K: int, probes: int) -> Iterator[tuple[float, float, float]]:
+    """||grad F||, noise of a sample, and root mean square smoothness of a sample, at each pair of points."""
+    x = eye.point()
+    reach = REACH * max(math.sqrt(dot(x, x)), 1.0)
+    for i in range(2 * probes):
+        batches, seeds = [eye.batches(), eye.batches()], torch.randint(2**31, (2,)).tolist()
+        eye.move(x)
+        here = [eye.gradient(b, s) for b, s in zip(batches, seeds, strict=True)]
+        way = here[0] if i % 2 == 0 else [torch.randn_like(p) for p in x]
+        size = math.sqrt(dot(way, way))
+        length = reach / 10 ** ((i // 2) % 3)
+        y = [a - b * (length / size) for a, b in zip(x, way, strict=True)] if size > 0 else x
+        eye.move(y)
+        changes = [minus(eye.gradient(b, s), g) for b, s, g in zip(batches, seeds, here, strict=True)]
+        yield _moments(here, changes, K, math.sqrt(dot(minus(y, x), minus(y, x))))
+        if i % 2 == 0:
+            x = y
+
+
+def _moments(here: list[Gradient], changes: list[Gradient], K: int, length: float) -> tuple[float, float, float]:
+    gap = minus(here[0], here[1])
+    noise = K * dot(gap, gap) / 2
+    slope = max(dot(here[0], here[1]), 0.0)
+    spread = minus(changes[0], changes[1])
+    # A sample's mean square: the mean's square, and K times the variance of a batch of K.
+    smooth = max(dot(changes[0], changes[1]), 0.0) + K * dot(spread, spread) / 2
+    return math.sqrt(slope), math.sqrt(noise), math.sqrt(smooth) / length if length > 0 else 0.0
+
+
+def _above(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
+    """a, b >= 0 with a + b x >= y at every point and the smallest sum of excesses."""
+    best = (float(y.max()), 0.0)
+    cost = float(np.sum(best[0] - y))
+    for i in range(len(x)):
+        for j in range(len(x)):
+            b = (y[j] - y[i]) / (x[j] - x[i]) if x[j] > x[i] else math.inf
+            a = y[i] - b * x[i] if math.isfinite(b) else math.nan
+            fits = b >= 0 and a >= 0 and bool(np.all(a + b * x >= y - 1e-9 * y.max()))
+            if fits and float(np.sum(a + b * x - y)) < cost:
+                best, cost = (float(a), float(b)), float(np.sum(a + b * x - y))
+    return best
