@@ -34,7 +34,31 @@ class Size(NamedTuple):
     context: int
 
 
-def block(x: Tensor, heads: int, norm1: Tensor, qkv: Tensor, out: Tensor, norm2: Tensor, up: Tensor, down: Tensor):
+def angles(context: int, size: int) -> Tensor:
+    """Cosines and sines by which rotary positions turn the two halves of a head."""
+    rates = 10_000.0 ** (-torch.arange(0, size, 2) / size)
+    turns = torch.arange(context)[:, None] * rates
+    return torch.stack((turns.cos(), turns.sin()))
+
+
+def turned(x: Tensor, angle: Tensor) -> Tensor:
+    """A head of length one on average, turned by its position."""
+    x = functional.rms_norm(x, (x.shape[-1],))
+    (a, b), (cos, sin) = x.chunk(2, -1), angle[:, : x.shape[-2]]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+def block(
+    x: Tensor,
+    angle: Tensor,
+    heads: int,
+    norm1: Tensor,
+    qkv: Tensor,
+    out: Tensor,
+    norm2: Tensor,
+    up: Tensor,
+    down: Tensor,
+):
     """Attention and a GELU network, each after RMSNorm and beside the residual stream.
 
     A function of plain tensors, so that one compilation serves every layer of every model of these shapes.
@@ -44,6 +68,7 @@ def block(x: Tensor, heads: int, norm1: Tensor, qkv: Tensor, out: Tensor, norm2:
         batch, length, 3, heads, width // heads
     )
     q, k, v = (part.transpose(1, 2) for part in parts.unbind(2))
+    q, k = turned(q, angle).to(v), turned(k, angle).to(v)
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     x = x + functional.linear(mixed.transpose(1, 2).reshape(batch, length, width), out)
     inner = functional.gelu(functional.linear(functional.rms_norm(x, (width,), norm2), up))
@@ -58,13 +83,13 @@ class Block(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
         self.up, self.down = nn.Linear(width, 4 * width, bias=False), nn.Linear(4 * width, width, bias=False)
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, angle: Tensor) -> Tensor:
         parts = (self.norm1, self.qkv, self.out, self.norm2, self.up, self.down)
-        return self.body(x, self.heads, *(part.weight for part in parts))
+        return self.body(x, angle, self.heads, *(part.weight for part in parts))
 
 
 class GPT(nn.Module):
-    """Learned positions, RMSNorm, no biases; the head shares the embedding's weights if `tied`."""
+    """Rotary positions, RMSNorm, also of queries and keys, no biases; the head is the embedding's weights if `tied`."""
 
     def __init__(
         self, size: Size, *, tied: bool = False, thrifty: bool = False, body: Callable[..., Tensor] = block
@@ -72,7 +97,7 @@ class GPT(nn.Module):
         super().__init__()
         self.size, self.thrifty = size, thrifty
         self.embedding = nn.Embedding(size.vocabulary, size.width)
-        self.positions = nn.Embedding(size.context, size.width)
+        self.register_buffer("angle", angles(size.context, size.width // size.heads), persistent=False)
         self.blocks = nn.ModuleList(Block(size.width, size.heads, body) for _ in range(size.layers))
         self.norm = nn.RMSNorm(size.width)
         self.head = nn.Linear(size.width, size.vocabulary, bias=False)
@@ -84,9 +109,9 @@ class GPT(nn.Module):
             self.head.weight = self.embedding.weight
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        z = self.embedding(x) + self.positions.weight[: x.shape[1]]
+        z = self.embedding(x)
         for one in self.blocks:
-            z = checkpoint(one, z, use_reentrant=False) if self.thrifty else one(z)
+            z = checkpoint(one, z, self.angle, use_reentrant=False) if self.thrifty else one(z, self.angle)
         return functional.cross_entropy(self.head(self.norm(z)).flatten(0, 1).float(), y.flatten())
 
 

@@ -4,7 +4,7 @@
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
 The clock runs during training only: compilation, the first steps of a throw-away optimizer and evaluation are outside.
-The rate warms up over the first 3 % of the time and falls to 0 along a cosine of the elapsed share. Everyone has three
+The rate warms up over the first 5 % of the time and falls to 0 along a cosine of the elapsed share. Everyone has three
 learning rates on seed 0; if the best is the first or the last of them, one more beyond it; the best is run on seed 1.
 No weight decay for anyone. The validation loss is the mean over windows spread evenly over val.bin.
 
@@ -46,7 +46,7 @@ from torch_parts import (
 )
 
 SIZE, TINY = Size(8, 512, 8, 256, 512), Size(2, 64, 2, 256, 64)
-BATCH, WINDOWS, WARM = 64, 512, 0.03
+BATCH, WINDOWS, WARM = 64, 512, 0.05
 SEEDS = (0, 1)
 
 
@@ -141,10 +141,12 @@ class Race:
         self.body = block if options.tiny and not options.compile else torch.compile(block)
         self.began = time.perf_counter()
         self.report = {"machine": machine(self.device), "tiny": options.tiny, "seconds": options.seconds, "runs": []}
-        self.report |= {"batch": self.count, "context": self.size.context, "windows": self.windows}
+        self.report |= {"batch": self.count, "context": self.size.context, "windows": self.windows, "warm": WARM}
         if options.out.exists():
             old = json.loads(options.out.read_text(encoding="utf-8"))
-            same = all(old[key] == self.report[key] for key in ("tiny", "seconds", "batch", "context", "windows"))
+            same = all(
+                old.get(key) == self.report[key] for key in ("tiny", "seconds", "batch", "context", "windows", "warm")
+            )
             self.report["runs"] = old["runs"] if same else []
 
     def model(self, seed: int) -> GPT:

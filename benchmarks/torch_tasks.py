@@ -211,12 +211,16 @@ def compare(name: str, options: Any, serve_all: Callable[..., list[dict[str, flo
         for rate in rates(METHODS[method])
     ]
     trials = list(zip(orders, serve_all(serve, orders, 1), strict=True))
-    rows = []
+    rows, known = [], {}
     for method in METHODS:
         own = [trial for trial in trials if trial[0].method == method]
         for measure in MEASURES:
             chosen = best(own, measure)
-            seen = serve_all(serve, [chosen._replace(seed=seed) for seed in range(1, 1 + options.seeds)], 1)
+            if chosen not in known:
+                known[chosen] = serve_all(
+                    serve, [chosen._replace(seed=seed) for seed in range(1, 1 + options.seeds)], 1
+                )
+            seen = known[chosen]
             edge = chosen.rate in (rates(METHODS[method])[0], rates(METHODS[method])[-1])
             row = {"method": method, "tuned_for": measure, "rate": chosen.rate, "momentum": chosen.momentum}
             row |= {"at_the_edge": edge} | {key: interval([one[key] for one in seen]) for key in seen[0]}
