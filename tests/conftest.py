@@ -1,5 +1,6 @@
 """Settings and fixtures shared by all tests."""
 
+import gc
 import os
 import shutil
 import sys
@@ -19,6 +20,7 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 def pytest_configure(config: pytest.Config) -> None:
     """Workers and commands of one session compile a program once; every session begins with nothing."""
+    gc.set_threshold(20_000, 20)  # compiled programs are many objects that stay: looking through them takes long
     if CACHE not in os.environ:
         config.own_cache = os.environ[CACHE] = tempfile.mkdtemp(prefix="normstorm-")
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"

@@ -8,10 +8,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from contract import CASES, STEPS, TALL, W1, X1, N, problem
+from contract import BIG, CASES, STEPS, TALL, W1, X1, B, N, oracle, problem
 from hypothesis import given
 from hypothesis import strategies as st
-from test_contract import walk
 from toy import Toy
 
 from normstorm.engine import CATALOGUE, run
@@ -26,23 +25,26 @@ MATRIX |= {"mars shampoo"}
 COUNTS = (1, 2, 3, 5, 6, 7, 11, 49, STEPS)
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in (*TOSSED, STOPPED)])
-def test_the_formula_is_what_is_reported(name: str) -> None:
+def counted(name: str) -> list[int]:
+    """By the transcription, after every step; test_contract compares it with what the steps report."""
     one = CASES[name]
-    _, _, cost = walk(problem(), one.algorithm, jnp.asarray(one.x1))
-    reported = np.cumsum(cost)
-    formula = [one.algorithm.cost(steps, N) for steps in COUNTS]
-    assert formula == [reported[steps - 1] for steps in COUNTS]
+    return one.transcription(oracle(one.K, BIG), one.x1, STEPS, **one.theirs).cost
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*TOSSED, STOPPED)])
+def test_the_formula_is_what_is_counted(name: str) -> None:
+    cost = counted(name)
+    formula = [CASES[name].algorithm.cost(steps, N) for steps in COUNTS]
+    assert formula == [cost[steps - 1] for steps in COUNTS]
     assert all(isinstance(value, int) for value in formula)
 
 
 def test_a_path_that_stops_asks_less() -> None:
-    one = CASES[STOPPED]
-    _, _, cost = walk(problem(), one.algorithm, jnp.asarray(one.x1))
-    moving = int(np.count_nonzero(cost))
+    algorithm, cost = CASES[STOPPED].algorithm, counted(STOPPED)
+    moving = len(set(cost))
     assert 1 < moving < STEPS
-    assert np.cumsum(cost)[:moving].tolist() == [one.algorithm.cost(t, N) for t in range(1, moving + 1)]
-    assert np.cumsum(cost)[-1] < one.algorithm.cost(STEPS, N)
+    assert cost[:moving] == [algorithm.cost(t, N) for t in range(1, moving + 1)]
+    assert cost[-1] < algorithm.cost(STEPS, N)
 
 
 @pytest.mark.parametrize("name", TOSSED)
@@ -53,6 +55,9 @@ def test_coins_cost_their_expectation(name: str) -> None:
     error = np.std(found.cost, ddof=1) / np.sqrt(seeds)
     assert abs(np.mean(found.cost) - algorithm.cost(STEPS, N)) <= 5 * error
     assert error < 0.01 * algorithm.cost(STEPS, N), "or the margin shows nothing"
+    large = N if algorithm.estimator.S1 is None else algorithm.estimator.S1
+    restarts = (found.cost - large - 2 * B * (STEPS - 1)) / (large - 2 * B)
+    assert (restarts == np.rint(restarts)).all() and len(set(restarts)) > 3, "coins belong to seeds"
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from contract import BIG, SEED, W1, X1, B, N, problem
-from test_contract import MeteredSum
+from test_contract import MeteredSum, keys
 
 from normstorm.engine import CATALOGUE, Algorithm
 from normstorm.engine.estimators import Averaged, Corrected, drawn_late, late
@@ -30,6 +30,7 @@ DRAW = jax.jit(lambda problem, algorithm, key: algorithm.draw(problem, key))
 STEP = jax.jit(lambda problem, algorithm, state, samples, t: algorithm.step(problem, state, samples, t))
 
 
+@jax.jit
 def key(t: Any) -> jax.Array:
     return step_key(jnp.asarray(seed_words([SEED])[0]), t)
 
@@ -81,8 +82,9 @@ def test_1_normalized_storm_without_memory_is_normalised_sgd() -> None:
 def test_2_hybrid_with_one_set_of_samples_is_storm_with_plain_steps() -> None:
     hybrid = CATALOGUE["hybrid_sarah_sgd"](**PLAIN, opening=B, same=True)
 
-    def draw(t: int) -> jax.Array:
-        return drawn_late(problem(), late(key(t)), B) if t == 1 else problem().sample(key(t), B)
+    @jax.jit
+    def draw(t: jax.Array) -> jax.Array:
+        return jnp.where(t == 1, drawn_late(problem(), late(key(t)), B), problem().sample(key(t), B))
 
     found = follow(hybrid)
     same(found, follow(storm(), draw=draw))
@@ -141,9 +143,14 @@ def test_8_mars_with_full_gain_is_storm_from_zero() -> None:
     looks = Corrected(B, B)
     g_1 = np.asarray(problem().grad(x[0], problem().sample(key(1), B)))
     m: Any = g_1
+
+    @jax.jit
+    def combined(m: Any, t: jax.Array, here: Any, there: Any) -> Any:
+        look, _, _ = looks.look(problem(), t, here, there, (), problem().sample(key(t), B))
+        return looks.combine(m, look, ALPHA)
+
     for t in range(2, STEPS + 1):
-        look, _, _ = looks.look(problem(), t, x[t - 1], x[t - 2], (), problem().sample(key(t), B))
-        m = looks.combine(m, look, ALPHA)
+        m = combined(m, t, x[t - 1], x[t - 2])
         np.testing.assert_allclose(m - from_zero[t - 1], BETA**t * g_1, **CLOSE)
     assert np.abs(m - from_zero[-1]).max() > 1e-5, "not lost in rounding"
 
@@ -221,10 +228,11 @@ STATED: dict[str, tuple[dict[str, Any], int]] = {  # what a paper counts for T s
 def metered(algorithm: Algorithm, steps: int) -> int:
     """What is really asked, operation by operation."""
     meter = MeteredSum(problem())
+    first, *later = keys(steps)
     with jax.disable_jit():
-        state, _ = algorithm.first(meter, jnp.asarray(X1), algorithm.draw(meter, key(1)))
-        for t in range(2, steps + 1):
-            state, _ = algorithm.step(meter, state, algorithm.draw(meter, key(t)), t)
+        state, _ = algorithm.first(meter, jnp.asarray(X1), algorithm.draw(meter, first))
+        for t, key in enumerate(later, start=2):
+            state, _ = algorithm.step(meter, state, algorithm.draw(meter, key), t)
     return int(meter.asked)
 
 

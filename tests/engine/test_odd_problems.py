@@ -10,7 +10,7 @@ import pytest
 from normstorm import random
 from normstorm.engine import job, layout, momentum_nsgd, normalized_storm, run
 from normstorm.engine.algorithms.sgd import sgd
-from normstorm.engine.job import Job
+from normstorm.engine.job import Fixed, Job
 from normstorm.engine.run import cores
 from normstorm.random import index, numbers, seed_words, step_key
 
@@ -26,6 +26,11 @@ class Plain:
 
     def __init__(self, grad: Any, sample: Any = lambda key, n: jax.random.normal(key, (n, 3))) -> None:
         self.grad, self.sample = grad, sample
+
+
+def drawn(sample: Any) -> np.ndarray:
+    """The two samples of seed 5's first step, by an ordinary program."""
+    return np.asarray(jax.jit(lambda words: sample(step_key(words, 1), 2))(jnp.asarray(seed_words([5])[0])))
 
 
 @pytest.mark.parametrize("gradient", [np.array([3.0, 0.0, 4.0]), np.zeros(3)])
@@ -51,7 +56,7 @@ def test_samples_that_are_constant_or_made_of_constants(sample: Any) -> None:
     """Drawn by one kernel where possible; the same as by an ordinary program."""
     problem = Plain(lambda x, batch: x + jnp.mean(batch, axis=0), sample)
     found = run(problem, STORM, jnp.ones(3), 1, [5])
-    batch = np.asarray(sample(step_key(jnp.asarray(seed_words([5])[0]), 1), 2))
+    batch = drawn(sample)
     np.testing.assert_allclose(found.estimate[0], 1 + batch.mean(axis=0), rtol=1e-14)
 
 
@@ -133,7 +138,7 @@ def test_constants_of_a_module_and_words_of_another_width() -> None:
 
     problem = Plain(gradient)
     found = run(problem, STORM, jnp.ones(3), 1, [5])
-    batch = np.asarray(problem.sample(step_key(jnp.asarray(seed_words([5])[0]), 1), 2))
+    batch = drawn(problem.sample)
     np.testing.assert_allclose(found.estimate[0], alone(np.ones(3), batch), rtol=1e-6)
 
 
@@ -174,7 +179,15 @@ class Changeable(Plain):
 
 
 def test_a_problem_whose_attributes_change_is_another_problem() -> None:
+    """The engine finds its programs by `Fixed`; that a changed one is run as it is, it shows in runs of its own."""
     problem = Changeable()
+    known = [Fixed(problem)]
+    assert known[0] == Fixed(problem) and known[0] != Fixed(Changeable())
+
+    def changed() -> None:
+        found = Fixed(problem)
+        assert found == Fixed(problem) and found not in known
+        known.append(found)
 
     def last() -> float:
         return float(run(problem, sgd(eta=0.5), jnp.zeros(3), 2, [0], threads=1).last[0, 0])
@@ -183,16 +196,19 @@ def test_a_problem_whose_attributes_change_is_another_problem() -> None:
     for value in (2.0, 3.0):
         problem.parts = None
         problem.parts = (value,)
-        assert last() == 0.75 * value
+        changed()
+    assert last() == 0.75 * 3
     problem.parts = (1.0,)
+    assert Fixed(problem) == known[0]
     for value in (2, 3):
         problem.number = None
         problem.number = np.float32(value)
-        assert last() == 0.75 * value
+        changed()
     problem.number = np.float32(1)
     problem.table["a"][0] = 2.0
-    assert last() == 1.5
+    changed()
     problem.holder.factor = 2.0
+    changed()
     assert last() == 3.0
 
 

@@ -45,8 +45,8 @@ def test_normals(dtype: str) -> None:
 
 
 def test_normals_differ_between_steps_and_seeds() -> None:
-    rows = [step_key(jnp.asarray(seed_words([s])[0]), t) for s in (1, 2) for t in (1, 2)]
-    drawn = np.array([normal(key, (50,), "float64") for key in rows])
+    draw = jax.jit(lambda words, t: normal(step_key(words, t), (50,), "float64"))
+    drawn = np.array([draw(jnp.asarray(seed_words([s])[0]), t) for s in (1, 2) for t in (1, 2)])
     assert len(np.unique(drawn)) == drawn.size
 
 
@@ -75,8 +75,8 @@ def test_members_of_a_pair_are_independent() -> None:
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_uniform_numbers_are_the_words_after_those_of_the_normals(dtype: str) -> None:
     key, count = jax.random.key(5), 40
-    normals, uniforms = numbers(key, 7, count, dtype)
-    np.testing.assert_array_equal(normals, normal(key, (7,), dtype))
+    normals, uniforms, seven = jax.jit(lambda k: (*numbers(k, 7, count, dtype), normal(k, (7,), dtype)))(key)
+    np.testing.assert_array_equal(normals, seven)
     counters = np.arange(4, 4 + count, dtype=np.uint32)
     pair = jnp.asarray(jax.random.key_data(key))
     a, b = (np.asarray(w).astype(np.uint64) for w in threefry((pair[0], pair[1]), (np.zeros_like(counters), counters)))
@@ -133,7 +133,8 @@ def test_a_kernel_draws_the_same_row_by_row(dtype: str, x64: bool) -> None:
         keys = jnp.asarray(seed_words(range(2**33, 2**33 + 8)))
         ours = jax.jit(lambda keys: one_kernel(draw, keys))(keys)
         plain = jax.jit(draw)(keys)
-        single = [draw(keys[i : i + 1]) for i in range(8)]
+        alone = jax.jit(draw)
+        single = [alone(keys[i : i + 1]) for i in range(8)]
     for i, (a, b) in enumerate(zip(ours, plain, strict=True)):
         np.testing.assert_allclose(a, b, rtol=0, atol=4 * float(np.finfo(dtype).eps) if i == 0 else 0)
         np.testing.assert_allclose(
@@ -143,5 +144,6 @@ def test_a_kernel_draws_the_same_row_by_row(dtype: str, x64: bool) -> None:
 
 def test_single_and_double_precision_draw_the_same() -> None:
     key = jax.random.key(8)
-    for single, double in zip(numbers(key, 99, 50, "float32"), numbers(key, 99, 50, "float64"), strict=True):
+    drawn = jax.jit(lambda k: [numbers(k, 99, 50, dtype) for dtype in ("float32", "float64")])(key)
+    for single, double in zip(*drawn, strict=True):
         np.testing.assert_allclose(single, double, rtol=0, atol=2e-6)

@@ -58,13 +58,13 @@ def numbers():
 
 
 def expected(function, numbers):
-    return jax.vmap(function, in_axes=-1, out_axes=-1)(*numbers)
+    return jax.jit(jax.vmap(function, in_axes=-1, out_axes=-1))(*numbers)
 
 
 @pytest.mark.parametrize("zero", [None, jnp.int32(0)])
 @pytest.mark.parametrize("function", [*PLAIN, looping])
 def test_lanes_last(function, numbers, zero):
-    found = over_lanes(function, *numbers, zero=zero)
+    found = jax.jit(lambda *numbers: over_lanes(function, *numbers, zero=zero))(*numbers)
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-14), found, expected(function, numbers))
 
 
@@ -96,7 +96,7 @@ def test_rows_of_a_shared_table(numbers, dtype):
 
     table = jnp.asarray(TABLE)
     exact = expected(partial(function, table), numbers)
-    jax.tree.map(np.testing.assert_allclose, over_lanes(partial(function, table), *numbers), exact)
+    jax.tree.map(np.testing.assert_allclose, jax.jit(partial(over_lanes, partial(function, table)))(*numbers), exact)
     stored = unroll.Stored(table, lambda i: table[i])
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), written_out(function, numbers, stored), exact)
 
