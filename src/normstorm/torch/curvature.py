@@ -57,13 +57,18 @@ def _head(walk: Walk, head: Part, share: float) -> Tensor:
         value = head.value()
         grads = torch.autograd.grad(value, params, create_graph=corrected, allow_unused=True)
         products = _products(grads, params, along)
+    added: dict[Tensor, Tensor] = {}
     for p, grad, product in zip(params, grads, products, strict=True):
         if grad is not None:
             group = walk.group_of[p]
-            across = group["beta"] * group["correction"] if walk.state[p]["stage"] != NONE else 0.0
-            extra = 0.0 if product is None else (across / walk.weight(p, "new")) * product
-            p.grad = (grad + extra).detach()
+            across = float(group["beta"]) * float(group["correction"]) if walk.state[p]["stage"] != NONE else 0.0
+            p.grad = grad.detach()
+            if product is not None and across:
+                added[p] = across * product
     walk.leave("new")
+    for p, product in added.items():  # not before: the fresh gradient of nesterov has no part in it
+        walk.state[p]["momentum"].add_(product)
+    walk.sums = None if added else walk.sums
     return value.detach()
 
 
