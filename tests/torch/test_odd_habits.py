@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from small import GEOMETRIES
 from torch import Tensor, nn
 
 from normstorm.torch import NormalizedStorm
@@ -30,3 +31,26 @@ def test_nesterov_forgets_a_fresh_gradient_that_is_not_fresh(memory: str) -> Non
     opt.step()
     assert opt.state[s]["momentum"].item() == 0.5 * 4 - 0.5 * 4
     assert opt.state[s]["fresh"].item() == 0
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("geometry", ["euclidean", "tensor", "rms", "sign"])
+def test_a_tensor_without_axes(geometry: str, dtype: torch.dtype) -> None:
+    p = nn.Parameter(torch.tensor(1.0, dtype=dtype))
+    opt = NormalizedStorm([p], 0.25, geometry=geometry, correction=0)
+    squares(p).backward()
+    opt.step()
+    assert p.shape == () and p.item() == 0.75
+
+
+@pytest.mark.parametrize("size", [1e-6, 6e4])
+@pytest.mark.parametrize("geometry", GEOMETRIES)
+def test_norms_that_do_not_fit_into_sixteen_bits(geometry: str, size: float) -> None:
+    p = nn.Parameter(torch.ones(3, 2, dtype=torch.float16))
+    wide = nn.Parameter(torch.ones(3, 2))
+    p.grad = torch.full((3, 2), size).half()
+    wide.grad = p.grad.float()
+    for one in (p, wide):
+        NormalizedStorm([one], 0.25, geometry=geometry, correction=0).step()
+    torch.testing.assert_close(p.float(), wide, rtol=0, atol=0.01)
+    assert (wide < 1).all()
