@@ -54,3 +54,26 @@ def test_norms_that_do_not_fit_into_sixteen_bits(geometry: str, size: float) -> 
         NormalizedStorm([one], 0.25, geometry=geometry, correction=0).step()
     torch.testing.assert_close(p.float(), wide, rtol=0, atol=0.01)
     assert (wide < 1).all()
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")  # of global hooks and compiled modules
+@pytest.mark.parametrize("way", ["module", "in place", "function"])
+def test_compiled_layers_count_a_batch_once(way: str) -> None:
+    torch._dynamo.reset()
+    model = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
+    opt = NormalizedStorm(model.parameters(), 0.1, module=None if way == "module" else model)
+    compiled = torch.compile(model, backend="eager") if way == "module" else model
+    if way == "in place":
+        model.compile(backend="eager")
+
+    def loss(x: Tensor) -> Tensor:
+        return compiled(x).tanh().square().mean()
+
+    mean = model[1].running_mean
+    for _ in range(3):
+        x = torch.randn(8, 4)
+        before = mean.clone()
+        opt.step(torch.compile(loss, backend="eager") if way == "function" else loss, batch=(x,))
+        with torch.no_grad():
+            torch.testing.assert_close(mean, 0.9 * before + 0.1 * model[0](x).mean(0))
+    assert model[1].num_batches_tracked == 3 and model[1].momentum == 0.1

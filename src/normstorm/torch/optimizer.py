@@ -62,7 +62,8 @@ class NormalizedStorm(Optimizer):
     maximize        ascend
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
     fused           None: Triton kernels where they can serve; True, False
-    module          whose running statistics are frozen at the old point; None: every layer called meanwhile
+    module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
+                    compiled code hides: give the module with `module.compile()` or a compiled loss
 
     All but memory, fused and module may differ from group to group.
 
