@@ -77,3 +77,23 @@ def test_compiled_layers_count_a_batch_once(way: str) -> None:
         with torch.no_grad():
             torch.testing.assert_close(mean, 0.9 * before + 0.1 * model[0](x).mean(0))
     assert model[1].num_batches_tracked == 3 and model[1].momentum == 0.1
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_a_step_given_up_between_its_passes(memory: str, scaled: bool) -> None:
+    p = nn.Parameter(torch.ones(3))
+    opt = NormalizedStorm([p], 0.1, memory=memory)
+    opt.abandon()
+    opt.step(lambda x: squares(p - x), batch=(torch.zeros(1, 3),))
+    with opt.old_point(scaler=torch.amp.GradScaler("cpu", enabled=scaled)):
+        with pytest.raises(RuntimeError, match=r"^NormalizedStorm: abandon must be called between"):
+            opt.abandon()
+        squares(p).backward()
+    with pytest.raises(RuntimeError, match=r"^NormalizedStorm: add_param_group must not .* abandon\(\)$"):
+        opt.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    where = p.detach().clone()
+    opt.abandon()
+    assert torch.equal(p, where) and p.grad is None
+    assert opt.state_dict()["state"][0]["stage"] == (2 if scaled else 0)
+    opt.step(lambda x: squares(p - x), batch=(torch.zeros(1, 3),))

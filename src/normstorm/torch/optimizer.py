@@ -127,6 +127,7 @@ class NormalizedStorm(Optimizer):
     # Habits of an optimizer.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._refuse_inside("add_param_group")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -190,7 +191,10 @@ class NormalizedStorm(Optimizer):
 
     def _refuse_inside(self, what: str) -> None:
         if self._walk is not None:
-            raise RuntimeError(f"{WHO}: {what} must not be asked between the passes of a step; finish it with step()")
+            raise RuntimeError(
+                f"{WHO}: {what} must not be asked between the passes of a step; finish it with step() or give it up "
+                "with abandon()"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As ever; refused where .grad holds what an earlier pass of a scaled step left there."""
@@ -330,6 +334,20 @@ class NormalizedStorm(Optimizer):
         with self._pass("rest", backwards):
             yield
 
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Give up a step between its passes, as an exception inside one of them does; else nothing happens.
+
+        Weights stay where they are and averages start anew, unless nothing has happened to them yet or a GradScaler
+        was given: then all is as before the step.
+        """
+        walk = self._walk
+        if walk is not None and walk.inside is not None:
+            raise RuntimeError(f"{WHO}: abandon must be called between passes; got it inside {walk.inside}")
+        self._walk = None
+        if walk is not None:
+            walk.abandon()
+
     def _refuse_one_point(self, what: str) -> None:
         self._refuse_hvp()
         if not self.two_points:
@@ -345,9 +363,9 @@ class NormalizedStorm(Optimizer):
         check("backwards", backwards)
         walk = self._walk = self._walk or Walk(self, scaled)
         walk.check_order(kind)
-        with torch.no_grad():
-            walk.enter(kind, share)
         try:
+            with torch.no_grad():
+                walk.enter(kind, share)
             with ExitStack() as stack:
                 if kind == "old":
                     stack.enter_context(frozen_statistics(self.module))
