@@ -97,3 +97,31 @@ def test_a_step_given_up_between_its_passes(memory: str, scaled: bool) -> None:
     assert torch.equal(p, where) and p.grad is None
     assert opt.state_dict()["state"][0]["stage"] == (2 if scaled else 0)
     opt.step(lambda x: squares(p - x), batch=(torch.zeros(1, 3),))
+
+
+@pytest.mark.parametrize("begin", [True, False])
+@pytest.mark.parametrize("memory", MEMORY)
+def test_a_scaler_that_the_passes_do_not_know(memory: str, begin: bool) -> None:
+    p = nn.Parameter(torch.ones(3))
+    opt, scaler = NormalizedStorm([p], 0.1, memory=memory), torch.amp.GradScaler("cpu")
+    for phase in (opt.old_point, opt.new_point) if begin else (opt.new_point,):
+        with phase():
+            scaler.scale(squares(p)).backward()
+    with pytest.raises(RuntimeError, match=r"^NormalizedStorm: a GradScaler must be given to old_point"):
+        scaler.step(opt)
+    assert opt.state[p]["stage"] == 0
+
+
+def test_the_state_of_another_optimizer() -> None:
+    p = nn.Parameter(torch.ones(3))
+    opt = NormalizedStorm([p], 0.1)
+    before = opt.state_dict()
+    with pytest.raises(ValueError, match=r"^NormalizedStorm.load_state_dict: every group .* got one without beta, "):
+        opt.load_state_dict(torch.optim.AdamW([p]).state_dict())
+    assert opt.state_dict() == before | {"state": opt.state_dict()["state"]}
+
+
+@pytest.mark.parametrize("option", [{"memory": "lean"}, {"fused": False}, {"module": None}])
+def test_some_options_are_not_a_groups(option: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match=r"^NormalizedStorm: \w+ must be the same for all groups; got "):
+        NormalizedStorm([{"params": [nn.Parameter(torch.ones(3))], **option}], 0.1)

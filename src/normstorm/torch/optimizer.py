@@ -36,7 +36,7 @@ from .batches import parts_of
 from .curvature import curvature_step
 from .hooks import folding
 from .moves import DUE, NONE, READY, ahead, with_gradient
-from .options import WHO, check, check_group
+from .options import ALLOWED, WHO, check, check_group
 from .replay import frozen_statistics
 from .single import Single
 from .walk import Walk
@@ -169,12 +169,17 @@ class NormalizedStorm(Optimizer):
         super().load_state_dict(state_dict)
         try:
             for group in self.param_groups:
+                if missing := (self.defaults.keys() & ALLOWED.keys()) - group.keys():
+                    raise ValueError(
+                        f"{WHO}.load_state_dict: every group must have the options of {WHO}; got one without "
+                        f"{', '.join(sorted(missing))}"
+                    )
                 check_group(group)
                 self._create_state(group)
                 self._check_state(group)
-        except (ValueError, KeyError) as error:
+        except ValueError:
             self.__setstate__({"state": before[0], "param_groups": before[1]})
-            raise ValueError(str(error)) from None
+            raise
         self._sums = None
 
     def _check_state(self, group: dict[str, Any]) -> None:
@@ -393,6 +398,9 @@ class NormalizedStorm(Optimizer):
             missing = "rest" if "new" in walk.passes else "new_point"
             raise RuntimeError(f"{WHO}: step() must come after the last pass; {missing} is missing")
         self._walk = None
+        if not walk.scaled and getattr(self, "found_inf", None) is not None:
+            walk.abandon()
+            raise RuntimeError(f"{WHO}: a GradScaler must be given to old_point(scaler=...); got it at the step alone")
         factor = self._unscaling()
         if factor is None:
             walk.abandon()
