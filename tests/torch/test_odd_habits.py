@@ -7,7 +7,7 @@ import torch
 from small import GEOMETRIES
 from torch import Tensor, nn
 
-from normstorm.torch import NormalizedStorm
+from normstorm.torch import NormalizedStorm, assign, diagnose, plan_for
 
 MEMORY = ["fast", "lean"]
 
@@ -125,3 +125,31 @@ def test_the_state_of_another_optimizer() -> None:
 def test_some_options_are_not_a_groups(option: dict[str, object]) -> None:
     with pytest.raises(ValueError, match=r"^NormalizedStorm: \w+ must be the same for all groups; got "):
         NormalizedStorm([{"params": [nn.Parameter(torch.ones(3))], **option}], 0.1)
+
+
+def test_a_loss_of_nothing() -> None:
+    model, data = nn.Linear(3, 1), [(torch.ones(2, 3),)]
+    said = "loss must depend on a parameter that requires a gradient; got one that does not"
+    with pytest.raises(ValueError, match=f"^NormalizedStorm: {said}"):
+        NormalizedStorm(model.parameters(), 0.1).step(lambda x: x.sum(), batch=data[0])
+    with pytest.raises(ValueError, match=said):
+        diagnose(model, lambda x: x.sum(), data, 0.1, steps=48)
+    with pytest.raises(ValueError, match=f"^plan_for: {said}"):
+        plan_for(model, lambda x: x.sum(), data, budget=100)
+
+
+def test_a_diagnosis_moves_nothing_but_the_model() -> None:
+    model, other = nn.Linear(3, 1), nn.Parameter(torch.ones(1))
+    for params in ([*model.parameters(), other], [{"params": other}], [("other", other)]):
+        with pytest.raises(ValueError, match=r"^diagnose: params must be parameters of the model; got 1 others"):
+            diagnose(model, lambda x: model(x).sum(), [(torch.ones(2, 3),)], 0.1, params=params)
+    assert other == 1
+
+
+def test_the_only_linear_layer_of_a_convolutional_network_is_its_head() -> None:
+    model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
+    geometry = {p: group["geometry"] for group in assign(model) for p in group["params"]}
+    assert geometry[model[0].weight] == "spectral" and geometry[model[2].weight] == "sign"
+    assert [group["geometry"] for group in assign(nn.Linear(8, 3))] == ["spectral", "rms"]
+    with pytest.raises(ValueError, match=r"^assign: head must be None or a torch.nn.Module; got str"):
+        assign(model, "fc")  # type: ignore[arg-type]
