@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from small import GEOMETRIES
@@ -153,3 +155,34 @@ def test_the_only_linear_layer_of_a_convolutional_network_is_its_head() -> None:
     assert [group["geometry"] for group in assign(nn.Linear(8, 3))] == ["spectral", "rms"]
     with pytest.raises(ValueError, match=r"^assign: head must be None or a torch.nn.Module; got str"):
         assign(model, "fc")  # type: ignore[arg-type]
+
+
+class Once(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, g: Tensor) -> Tensor:
+        return 2 * g * ctx.saved_tensors[0]
+
+
+def test_a_product_needs_two_derivatives() -> None:
+    """Autograd alone would say nothing and leave the product of this layer out."""
+    model = nn.Linear(3, 1)
+    opt = NormalizedStorm(model.parameters(), 0.1, difference="hvp")
+
+    def loss(x: Tensor) -> Tensor:
+        return Once.apply(model(x)).square().mean()
+
+    opt.step(loss, batch=(torch.ones(2, 3),))
+    with pytest.raises(RuntimeError, match=r"^NormalizedStorm: difference must be 'exact' .* got 'hvp'"):
+        opt.step(loss, batch=(torch.ones(2, 3),))
+
+
+def test_a_scaler_that_is_none() -> None:
+    opt = NormalizedStorm([nn.Parameter(torch.ones(3))], 0.1)
+    with pytest.raises(ValueError, match=r"^NormalizedStorm: scaler must be None or a GradScaler; got float"):
+        opt.old_point(scaler=1024.0).__enter__()

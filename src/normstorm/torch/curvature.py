@@ -11,7 +11,7 @@ Departures: any geometry; the product is taken at x_t.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -79,4 +79,21 @@ def _products(
     if not pairs:
         return [None] * len(params)
     slope = torch.stack([(grad * v).sum() for grad, v in pairs]).sum()
+    _refuse_once_differentiable(slope)
     return torch.autograd.grad(slope, params, allow_unused=True)
+
+
+def _refuse_once_differentiable(slope: Tensor) -> None:
+    """Autograd leaves out what cannot be differentiated twice, if nothing that is asked for lies behind it."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [slope.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "torch::autograd::Error":
+            raise RuntimeError(
+                f"{WHO}: difference must be 'exact' or 'stale' where a function has no second derivative; got 'hvp'"
+            )
+        seen.add(node)
+        waiting += [behind for behind, _ in node.next_functions]

@@ -311,6 +311,8 @@ class NormalizedStorm(Optimizer):
         self._refuse_inside("old_point")
         self._prepare()
         self._refuse_one_point("old_point")
+        if scaler is not None and not hasattr(scaler, "is_enabled"):
+            raise ValueError(f"{WHO}: scaler must be None or a GradScaler; got {type(scaler).__name__}")
         scaled = scaler is not None and scaler.is_enabled()
         if scaled and any(group["nesterov"] for group in self.param_groups):
             raise ValueError(
