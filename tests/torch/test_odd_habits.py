@@ -186,3 +186,36 @@ def test_a_scaler_that_is_none() -> None:
     opt = NormalizedStorm([nn.Parameter(torch.ones(3))], 0.1)
     with pytest.raises(ValueError, match=r"^NormalizedStorm: scaler must be None or a GradScaler; got float"):
         opt.old_point(scaler=1024.0).__enter__()
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_a_closure_adds_to_gradients_that_wait(memory: str) -> None:
+    """Accumulation as Lightning does it: the last of several backward calls is the closure's."""
+    p, q = (nn.Parameter(torch.ones(3, dtype=torch.float64)) for _ in range(2))
+    opt, plain = (NormalizedStorm([x], 0.1, correction=0, memory=memory) for x in (p, q))
+    for t in range(3):
+        (squares(p) * t).backward()
+        opt.step(lambda: squares(p - 3).backward())
+        assert p.grad is None
+        (squares(q) * t + squares(q - 3)).backward()
+        plain.step()
+        plain.zero_grad()
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+def test_two_points_refuse_gradients_that_wait(memory: str) -> None:
+    p = nn.Parameter(torch.ones(3))
+    opt = NormalizedStorm([p], 0.1, memory=memory)
+
+    def zeroing() -> None:
+        opt.zero_grad()
+        squares(p).backward()
+
+    for _ in range(3):
+        squares(p - 1.5).backward()  # somebody else's, as that of a generator for its discriminator
+        opt.step(zeroing)
+        opt.step(lambda: squares(p).backward())
+        squares(p - 1.5).backward()
+        with pytest.raises(RuntimeError, match=r"^NormalizedStorm: a closure must evaluate the whole batch"):
+            opt.step(lambda: squares(p).backward())

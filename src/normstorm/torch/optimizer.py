@@ -38,6 +38,7 @@ from .hooks import folding
 from .moves import DUE, NONE, READY, ahead, with_gradient
 from .options import ALLOWED, WHO, check, check_group
 from .replay import frozen_statistics
+from .shards import local
 from .single import Single
 from .walk import Walk
 
@@ -115,6 +116,7 @@ class NormalizedStorm(Optimizer):
         self.memory, self.fused, self.module = memory, fused, module
         self._walk: Walk | None = None
         self._sums: tuple[list[Tensor], set[Tensor]] | None = None  # squares of estimates, and of which
+        self._zeroed = False
         super().__init__(params, options)
 
     @classmethod
@@ -158,6 +160,7 @@ class NormalizedStorm(Optimizer):
         super().__setstate__(state)
         self._walk = None
         self._sums = None
+        self._zeroed = False
 
     def state_dict(self) -> dict[str, Any]:
         self._refuse_inside("state_dict")
@@ -206,6 +209,7 @@ class NormalizedStorm(Optimizer):
         if self._walk is not None and self._walk.scaled and self._walk.inside in ("new", "rest"):
             raise RuntimeError(f"{WHO}: zero_grad must not be called at the new point of a scaled step")
         super().zero_grad(set_to_none)
+        self._zeroed = True
 
     # What the groups ask for.
 
@@ -258,7 +262,10 @@ class NormalizedStorm(Optimizer):
         if closure is not None:
             self._refuse_inside("step(closure)")
             self._prepare()
-            return self._step_by_closure(closure, closure, None, backwards)
+            if not self.two_points:
+                return self._single_by_closure(closure, backwards)
+            whole = self._whole(closure)
+            return self._step_by_closure(whole, whole, None, backwards)
         return self._finish() if self._walk is not None else self._step_from_gradients()
 
     def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:
@@ -278,6 +285,9 @@ class NormalizedStorm(Optimizer):
         share: float = 1.0,
     ) -> Any:
         if not self.two_points:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad = None
             return self._single_by_closure(new, backwards)
         self._refuse_hvp()
         if self._due:
@@ -291,6 +301,24 @@ class NormalizedStorm(Optimizer):
             loss = share * loss + (1 - share) * remaining
         self._finish()
         return loss
+
+    def _whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure for two points; gradients that wait for more to be added to them were taken at one point."""
+        grads = [p.grad for group in self.param_groups for p in with_gradient(group["params"])]
+        if not any(grad.is_sparse or bool(local(grad).any()) for grad in grads if grad is not None):
+            return closure
+
+        def checked() -> Any:
+            self._zeroed = False
+            value = closure()
+            if not self._zeroed:
+                raise RuntimeError(
+                    f"{WHO}: a closure must evaluate the whole batch if correction > 0, and zero_grad() first; got "
+                    "gradients of an earlier backward, as from accumulation, that it adds to"
+                )
+            return value
+
+        return checked
 
     def _refuse_hvp(self) -> None:
         if self.param_groups[0]["difference"] == "hvp":
@@ -433,9 +461,6 @@ class NormalizedStorm(Optimizer):
             single.finish()
 
     def _single_by_closure(self, closure: Callable[[], Any], backwards: int) -> Any:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.grad = None
         single = Single(self)
 
         def fold(params: list[Tensor]) -> None:
@@ -455,4 +480,7 @@ class NormalizedStorm(Optimizer):
         for group in self.param_groups:
             single.take(group, with_gradient(group["params"]))
         single.finish()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
         return loss
