@@ -255,6 +255,10 @@ def test_wrong_order_is_an_error(memory: str, wrong: Any) -> None:
     model, opt, data = begun(memory)
     with pytest.raises((ValueError, RuntimeError), match=r"^NormalizedStorm: "):
         wrong(opt, loss_of(model), data[0])
+        wrong(opt, loss_of(model), data[0])
+    opt.abandon()
+    for batch in data[1:3]:
+        by_closure(opt, loss_of(model), batch, K)
     assert all(torch.isfinite(p).all() for p in model.parameters())
 
 

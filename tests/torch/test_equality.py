@@ -162,12 +162,13 @@ def test_one_point_with_a_scaler(memory: str) -> None:
         assert apart(model, slow.x) < CLOSE
 
 
+@pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("geometry", ["euclidean", "sign", "spectral"])
 @pytest.mark.parametrize("k", [K, 2])
 @pytest.mark.parametrize("memory", MEMORY)
-def test_hessian_vector_product(memory: str, k: int, geometry: str) -> None:
+def test_hessian_vector_product(memory: str, k: int, geometry: str, nesterov: bool) -> None:
     model = network()
-    groups = grouped(model, geometry, lr=0.004, weight_decay=0.1)
+    groups = grouped(model, geometry, lr=0.004, weight_decay=0.1, nesterov=nesterov)
     path = path_of(reference(model, groups, "hvp"), k, SHORT)
     follow(optimizer(model, groups, memory=memory, difference="hvp"), model, path, k=k)
 

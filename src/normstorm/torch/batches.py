@@ -22,7 +22,9 @@ class Part:
     def value(self) -> Tensor:
         found = self.loss(*self.samples) if isinstance(self.samples, tuple | list) else self.loss(self.samples)
         if not isinstance(found, Tensor) or found.numel() != 1:
-            raise ValueError(f"{WHO}: loss must return a tensor with one number; got {_described(found)}")
+            raise ValueError(f"{WHO}: loss must return a tensor with one number; got {described(found)}")
+        if not found.requires_grad:
+            raise ValueError(f"{WHO}: loss must depend on a parameter that requires a gradient; got one that does not")
         return found
 
     def backward(self) -> Tensor:
@@ -31,7 +33,7 @@ class Part:
         return found.detach()
 
 
-def _described(value: Any) -> str:
+def described(value: Any) -> str:
     return f"a tensor of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
@@ -62,7 +64,7 @@ def _size(batch: Any) -> int:
     if len(sizes) != 1 or None in sizes or 0 in sizes:
         raise ValueError(
             f"{WHO}: batch must be a tensor, or a tuple, list or dict of tensors, with the same number of samples "
-            f">= 1 along the first axis; got {', '.join(_described(tensor) for tensor in tensors) or 'nothing'}"
+            f">= 1 along the first axis; got {', '.join(described(tensor) for tensor in tensors) or 'nothing'}"
         )
     size = sizes.pop()
     assert size is not None

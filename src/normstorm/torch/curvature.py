@@ -11,7 +11,7 @@ Departures: any geometry; the product is taken at x_t.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -57,13 +57,18 @@ def _head(walk: Walk, head: Part, share: float) -> Tensor:
         value = head.value()
         grads = torch.autograd.grad(value, params, create_graph=corrected, allow_unused=True)
         products = _products(grads, params, along)
+    added: dict[Tensor, Tensor] = {}
     for p, grad, product in zip(params, grads, products, strict=True):
         if grad is not None:
             group = walk.group_of[p]
-            across = group["beta"] * group["correction"] if walk.state[p]["stage"] != NONE else 0.0
-            extra = 0.0 if product is None else (across / walk.weight(p, "new")) * product
-            p.grad = (grad + extra).detach()
+            across = float(group["beta"]) * float(group["correction"]) if walk.state[p]["stage"] != NONE else 0.0
+            p.grad = grad.detach()
+            if product is not None and across:
+                added[p] = across * product
     walk.leave("new")
+    for p, product in added.items():  # not before: the fresh gradient of nesterov has no part in it
+        walk.state[p]["momentum"].add_(product)
+    walk.sums = None if added else walk.sums
     return value.detach()
 
 
@@ -74,4 +79,21 @@ def _products(
     if not pairs:
         return [None] * len(params)
     slope = torch.stack([(grad * v).sum() for grad, v in pairs]).sum()
+    _refuse_once_differentiable(slope)
     return torch.autograd.grad(slope, params, allow_unused=True)
+
+
+def _refuse_once_differentiable(slope: Tensor) -> None:
+    """Autograd leaves out what cannot be differentiated twice, if nothing that is asked for lies behind it."""
+    seen: set[Any] = set()
+    waiting: list[Any] = [slope.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is None or node in seen:
+            continue
+        if node.name() == "torch::autograd::Error":
+            raise RuntimeError(
+                f"{WHO}: difference must be 'exact' or 'stale' where a function has no second derivative; got 'hvp'"
+            )
+        seen.add(node)
+        waiting += [behind for behind, _ in node.next_functions]

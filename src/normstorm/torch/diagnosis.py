@@ -144,10 +144,20 @@ def diagnose(
     facts["window"] = max(3, min(round(1 / (1 - beta)), steps // 16))
     facts["parameters"] = sum(p.numel() for p in eye.params)
     groups = list(eye.params if params is None else params)
+    foreign = {p for part in groups for p in _members(part)} - set(model.parameters())
+    if foreign:
+        raise ValueError(f"{WHO}: params must be parameters of the model; got {len(foreign)} others")
     with probe.set_aside(model):
         torch.manual_seed(seed)
         facts["batch"] = probe.samples(WHO, eye.batches())
         return _diagnosis(*_runs(eye, groups, facts))
+
+
+def _members(part: Any) -> list[Any]:
+    """The tensors of a group, of a tensor, or of a tensor with its name."""
+    found = part["params"] if isinstance(part, dict) else part
+    found = [found] if isinstance(found, torch.Tensor) else list(found)
+    return [p for one in found for p in (one if isinstance(one, tuple) else (one,)) if isinstance(p, torch.Tensor)]
 
 
 def _runs(eye: probe.Eye, groups: list[Any], facts: dict[str, Any]) -> tuple[probe.Products, dict[str, Any]]:

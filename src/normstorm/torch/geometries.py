@@ -61,7 +61,7 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
         factors = inverse(squares(estimates).sqrt())
         if geometry == "rms":
             factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
-        return [local(n) * factor.to(local(n)) for n, factor in zip(estimates, factors.unbind(), strict=True)]
+        return [_scaled(local(n), factor) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
         return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
@@ -73,13 +73,25 @@ def _roots(sizes: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> 
     return torch.tensor([size**0.5 for size in sizes], dtype=dtype).to(device)
 
 
+def _scaled(n: Tensor, factor: Tensor) -> Tensor:
+    if n.dtype.itemsize < 4:  # the factor itself need not fit into sixteen bits
+        return (n * factor.to(n.device).expand(1)).to(n.dtype).reshape(n.shape)
+    return n * factor.to(n)
+
+
 def _matrix(tensor: Tensor) -> Tensor:
     return tensor.flatten(1)
 
 
+def _wide(tensor: Tensor) -> torch.dtype:
+    """The precision of its norms."""
+    return torch.promote_types(tensor.dtype, torch.float32)
+
+
 def _by_lines(n: Tensor, axis: int) -> Tensor:
     M = _matrix(n)
-    return (M * inverse(torch.linalg.vector_norm(M, dim=axis, keepdim=True))).reshape(n.shape)
+    norms = torch.linalg.vector_norm(M, dim=axis, keepdim=True, dtype=_wide(M))
+    return (M * inverse(norms)).to(n.dtype).reshape(n.shape)
 
 
 def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
@@ -107,7 +119,7 @@ def newton_schulz(batch: Tensor, dtype: torch.dtype) -> Tensor:
     a, b, c = QUINTIC
     tall = batch.shape[1] > batch.shape[2]
     X = batch.mT if tall else batch
-    X = (X / (torch.linalg.matrix_norm(X, keepdim=True) + FLOOR)).to(dtype)
+    X = (X / (torch.linalg.matrix_norm(X, keepdim=True, dtype=_wide(X)) + FLOOR)).to(dtype)
     for _ in range(STEPS):
         A = X @ X.mT
         X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)

@@ -28,7 +28,7 @@ def folding(params: Sequence[Tensor], action: Callable[[list[Tensor]], None], ba
         if seen[p] > backwards:
             raise RuntimeError(
                 f"{WHO}: backwards must be the number of backward calls in a pass if memory='lean', which moves "
-                f"weights during the last one; got backwards={backwards} and one more call"
+                f"weights during the last one; got backwards={backwards} and one more (also by reentrant checkpoints)"
             )
         if seen[p] == backwards:
             waiting.append(p)

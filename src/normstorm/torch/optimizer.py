@@ -36,8 +36,9 @@ from .batches import parts_of
 from .curvature import curvature_step
 from .hooks import folding
 from .moves import DUE, NONE, READY, ahead, with_gradient
-from .options import WHO, check, check_group
+from .options import ALLOWED, WHO, check, check_group
 from .replay import frozen_statistics
+from .shards import local
 from .single import Single
 from .walk import Walk
 
@@ -62,7 +63,8 @@ class NormalizedStorm(Optimizer):
     maximize        ascend
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
     fused           None: Triton kernels where they can serve; True, False
-    module          whose running statistics are frozen at the old point; None: every layer called meanwhile
+    module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
+                    compiled code hides: give the module with `module.compile()` or a compiled loss
 
     All but memory, fused and module may differ from group to group.
 
@@ -114,6 +116,7 @@ class NormalizedStorm(Optimizer):
         self.memory, self.fused, self.module = memory, fused, module
         self._walk: Walk | None = None
         self._sums: tuple[list[Tensor], set[Tensor]] | None = None  # squares of estimates, and of which
+        self._zeroed = False
         super().__init__(params, options)
 
     @classmethod
@@ -126,6 +129,7 @@ class NormalizedStorm(Optimizer):
     # Habits of an optimizer.
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._refuse_inside("add_param_group")
         super().add_param_group(param_group)
         group = self.param_groups[-1]
         try:
@@ -156,6 +160,7 @@ class NormalizedStorm(Optimizer):
         super().__setstate__(state)
         self._walk = None
         self._sums = None
+        self._zeroed = False
 
     def state_dict(self) -> dict[str, Any]:
         self._refuse_inside("state_dict")
@@ -167,12 +172,17 @@ class NormalizedStorm(Optimizer):
         super().load_state_dict(state_dict)
         try:
             for group in self.param_groups:
+                if missing := (self.defaults.keys() & ALLOWED.keys()) - group.keys():
+                    raise ValueError(
+                        f"{WHO}.load_state_dict: every group must have the options of {WHO}; got one without "
+                        f"{', '.join(sorted(missing))}"
+                    )
                 check_group(group)
                 self._create_state(group)
                 self._check_state(group)
-        except (ValueError, KeyError) as error:
+        except ValueError:
             self.__setstate__({"state": before[0], "param_groups": before[1]})
-            raise ValueError(str(error)) from None
+            raise
         self._sums = None
 
     def _check_state(self, group: dict[str, Any]) -> None:
@@ -189,13 +199,17 @@ class NormalizedStorm(Optimizer):
 
     def _refuse_inside(self, what: str) -> None:
         if self._walk is not None:
-            raise RuntimeError(f"{WHO}: {what} must not be asked between the passes of a step; finish it with step()")
+            raise RuntimeError(
+                f"{WHO}: {what} must not be asked between the passes of a step; finish it with step() or give it up "
+                "with abandon()"
+            )
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """As ever; refused where .grad holds what an earlier pass of a scaled step left there."""
         if self._walk is not None and self._walk.scaled and self._walk.inside in ("new", "rest"):
             raise RuntimeError(f"{WHO}: zero_grad must not be called at the new point of a scaled step")
         super().zero_grad(set_to_none)
+        self._zeroed = True
 
     # What the groups ask for.
 
@@ -248,7 +262,10 @@ class NormalizedStorm(Optimizer):
         if closure is not None:
             self._refuse_inside("step(closure)")
             self._prepare()
-            return self._step_by_closure(closure, closure, None, backwards)
+            if not self.two_points:
+                return self._single_by_closure(closure, backwards)
+            whole = self._whole(closure)
+            return self._step_by_closure(whole, whole, None, backwards)
         return self._finish() if self._walk is not None else self._step_from_gradients()
 
     def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:
@@ -268,6 +285,9 @@ class NormalizedStorm(Optimizer):
         share: float = 1.0,
     ) -> Any:
         if not self.two_points:
+            for group in self.param_groups:
+                for p in group["params"]:
+                    p.grad = None
             return self._single_by_closure(new, backwards)
         self._refuse_hvp()
         if self._due:
@@ -281,6 +301,24 @@ class NormalizedStorm(Optimizer):
             loss = share * loss + (1 - share) * remaining
         self._finish()
         return loss
+
+    def _whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """A closure for two points; gradients that wait for more to be added to them were taken at one point."""
+        grads = [p.grad for group in self.param_groups for p in with_gradient(group["params"])]
+        if not any(grad.is_sparse or bool(local(grad).any()) for grad in grads if grad is not None):
+            return closure
+
+        def checked() -> Any:
+            self._zeroed = False
+            value = closure()
+            if not self._zeroed:
+                raise RuntimeError(
+                    f"{WHO}: a closure must evaluate the whole batch if correction > 0, and zero_grad() first; got "
+                    "gradients of an earlier backward, as from accumulation, that it adds to"
+                )
+            return value
+
+        return checked
 
     def _refuse_hvp(self) -> None:
         if self.param_groups[0]["difference"] == "hvp":
@@ -301,6 +339,8 @@ class NormalizedStorm(Optimizer):
         self._refuse_inside("old_point")
         self._prepare()
         self._refuse_one_point("old_point")
+        if scaler is not None and not hasattr(scaler, "is_enabled"):
+            raise ValueError(f"{WHO}: scaler must be None or a GradScaler; got {type(scaler).__name__}")
         scaled = scaler is not None and scaler.is_enabled()
         if scaled and any(group["nesterov"] for group in self.param_groups):
             raise ValueError(
@@ -329,6 +369,20 @@ class NormalizedStorm(Optimizer):
         with self._pass("rest", backwards):
             yield
 
+    @torch.no_grad()
+    def abandon(self) -> None:
+        """Give up a step between its passes, as an exception inside one of them does; else nothing happens.
+
+        Weights stay where they are and averages start anew, unless nothing has happened to them yet or a GradScaler
+        was given: then all is as before the step.
+        """
+        walk = self._walk
+        if walk is not None and walk.inside is not None:
+            raise RuntimeError(f"{WHO}: abandon must be called between passes; got it inside {walk.inside}")
+        self._walk = None
+        if walk is not None:
+            walk.abandon()
+
     def _refuse_one_point(self, what: str) -> None:
         self._refuse_hvp()
         if not self.two_points:
@@ -344,9 +398,9 @@ class NormalizedStorm(Optimizer):
         check("backwards", backwards)
         walk = self._walk = self._walk or Walk(self, scaled)
         walk.check_order(kind)
-        with torch.no_grad():
-            walk.enter(kind, share)
         try:
+            with torch.no_grad():
+                walk.enter(kind, share)
             with ExitStack() as stack:
                 if kind == "old":
                     stack.enter_context(frozen_statistics(self.module))
@@ -374,6 +428,9 @@ class NormalizedStorm(Optimizer):
             missing = "rest" if "new" in walk.passes else "new_point"
             raise RuntimeError(f"{WHO}: step() must come after the last pass; {missing} is missing")
         self._walk = None
+        if not walk.scaled and getattr(self, "found_inf", None) is not None:
+            walk.abandon()
+            raise RuntimeError(f"{WHO}: a GradScaler must be given to old_point(scaler=...); got it at the step alone")
         factor = self._unscaling()
         if factor is None:
             walk.abandon()
@@ -404,9 +461,6 @@ class NormalizedStorm(Optimizer):
             single.finish()
 
     def _single_by_closure(self, closure: Callable[[], Any], backwards: int) -> Any:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.grad = None
         single = Single(self)
 
         def fold(params: list[Tensor]) -> None:
@@ -426,4 +480,7 @@ class NormalizedStorm(Optimizer):
         for group in self.param_groups:
             single.take(group, with_gradient(group["params"]))
         single.finish()
+        for group in self.param_groups:
+            for p in group["params"]:
+                p.grad = None
         return loss

@@ -16,6 +16,7 @@ WHO = "NormalizedStorm"
 DIFFERENCES = ("exact", "hvp", "stale")
 STARTS = ("first", "zero")
 MEMORIES = ("fast", "lean")
+WIDE = ("memory", "fused", "module")  # options of the optimizer, not of a group
 
 
 def number(value: Any) -> float:
@@ -69,6 +70,8 @@ def check(name: str, value: Any) -> None:
 def check_group(group: dict[str, Any]) -> None:
     """Every option of a parameter group, and whether its parameters can have them."""
     for name in group.keys() & ALLOWED.keys():
+        if name in WIDE:
+            raise ValueError(f"{WHO}: {name} must be the same for all groups; got {name}={group[name]!r} in one")
         check(name, group[name])
     for p in group["params"]:
         if p.is_complex() or not p.is_floating_point():

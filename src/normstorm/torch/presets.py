@@ -16,12 +16,15 @@ SMALL = 0.1  # of embeddings, heads and vectors, against matrices: their coordin
 def assign(model: nn.Module, head: nn.Module | None = None) -> list[dict[str, Any]]:
     """Parameter groups: spectral for hidden matrices and convolutions, sign for embeddings and head, rms for vectors.
 
-    `head`: the output layer; None takes the last nn.Linear. A tensor that is shared with an embedding counts as one.
+    `head`: the output layer; None takes the last nn.Linear, unless it is the only matrix. A tensor that is shared with
+    an embedding counts as one.
     """
     if not isinstance(model, nn.Module):
         raise ValueError(f"assign: model must be a torch.nn.Module; got {type(model).__name__}")
     linear = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
-    last = head if head is not None else (linear[-1] if len(linear) > 1 else None)
+    if head is not None and not isinstance(head, nn.Module):
+        raise ValueError(f"assign: head must be None or a torch.nn.Module; got {type(head).__name__}")
+    last = head if head is not None else _last(linear, model)
     outer = {p for layer in model.modules() if isinstance(layer, EMBEDDINGS) for p in layer.parameters()}
     outer |= set(last.parameters()) if last is not None else set()
     groups: dict[str, list[nn.Parameter]] = {"spectral": [], "sign": [], "rms": []}
@@ -30,6 +33,14 @@ def assign(model: nn.Module, head: nn.Module | None = None) -> list[dict[str, An
             groups["rms" if p.ndim < 2 else "sign" if p in outer else "spectral"].append(p)
     scales = {"spectral": 1.0, "sign": SMALL, "rms": SMALL}
     return [{"params": ps, "geometry": name, "scale": scales[name]} for name, ps in groups.items() if ps]
+
+
+def _last(linear: list[nn.Linear], model: nn.Module) -> nn.Linear | None:
+    """The last linear layer, if there is another matrix before it."""
+    if not linear:
+        return None
+    own = set(linear[-1].parameters())
+    return linear[-1] if any(p.ndim > 1 and p not in own for p in model.parameters()) else None
 
 
 def spectral_storm(

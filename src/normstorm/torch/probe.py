@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .batches import _size
+from .batches import _size, described
 from .replay import RandomState
 
 Gradient = list[Tensor]
@@ -101,9 +101,13 @@ class Eye:
         with torch.enable_grad():
             found = self.loss(*batch) if isinstance(batch, tuple | list) else self.loss(batch)
         if not isinstance(found, Tensor) or found.numel() != 1:
-            raise ValueError(f"{self.who}: loss must return a tensor with one number; got {found!r:.80}")
+            raise ValueError(f"{self.who}: loss must return a tensor with one number; got {described(found)}")
         if not torch.isfinite(found).all():
             raise ValueError(f"{self.who}: loss must be finite along the probe; got {float(found.detach())}")
+        if not found.requires_grad:
+            raise ValueError(
+                f"{self.who}: loss must depend on a parameter that requires a gradient; got one that does not"
+            )
         return found
 
     def gradient(self, batch: Any, seed: int) -> Gradient:

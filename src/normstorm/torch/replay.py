@@ -32,7 +32,12 @@ class _Still:
     def __init__(self) -> None:
         self.held: dict[_NormBase, tuple[float | None, Tensor | None]] = {}
 
-    def hold(self, module: nn.Module, *_: Any) -> None:
+    def called(self, module: nn.Module, *_: Any) -> None:
+        """A compiled module calls its layers without hooks, so that all of them have to be held with it."""
+        for layer in module.modules() if hasattr(module, "_orig_mod") else (module,):
+            self.hold(layer)
+
+    def hold(self, module: nn.Module) -> None:
         if isinstance(module, _NormBase) and module.track_running_stats and module not in self.held:
             count = module.num_batches_tracked
             self.held[module] = module.momentum, None if count is None else count.clone()
@@ -49,12 +54,13 @@ class _Still:
 def frozen_statistics(module: nn.Module | None) -> Iterator[None]:
     """BatchNorm and its kin normalise by the batch as ever, but their running statistics do not move.
 
-    With a module, its layers are held; without one, every layer that is called meanwhile.
+    With a module, its layers are held; without one, every layer that is called meanwhile. A compiled function, or a
+    module compiled in place, calls its layers unseen.
     """
     still = _Still()
     hook = None
     if module is None:
-        hook = register_module_forward_pre_hook(still.hold)
+        hook = register_module_forward_pre_hook(still.called)
     else:
         for layer in module.modules():
             still.hold(layer)

@@ -45,7 +45,7 @@ def shift(x: list[Tensor], u: list[Tensor], shrink: float, length: float | Tenso
 
 def _shift_by(x: Tensor, u: Tensor, length: Tensor) -> None:
     if x.dtype.itemsize < 4:  # sixteen bits would shorten the length itself
-        x.sub_(u * length.to(torch.float32).expand(1))
+        x.sub_((u * length.to(torch.float32).expand(1)).reshape(x.shape))
     else:
         x.addcmul_(u, length.to(x.dtype), value=-1)
 

@@ -236,6 +236,8 @@ class Walk:
         for p in self.group_of:
             if p in self.touched:
                 self.state[p]["stage"] = DUE
+                if self.group_of[p]["nesterov"] and p not in self.refreshed:  # no gradient at the new point
+                    local(self.state[p]["fresh"]).zero_()
             elif self.state[p]["stage"] == DUE:
                 self.state[p]["stage"] = READY
         plain = self.optimizer.plain_estimates and not any(map(spread, self.group_of))
