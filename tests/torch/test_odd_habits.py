@@ -219,3 +219,26 @@ def test_two_points_refuse_gradients_that_wait(memory: str) -> None:
         squares(p - 1.5).backward()
         with pytest.raises(RuntimeError, match=r"^NormalizedStorm: a closure must evaluate the whole batch"):
             opt.step(lambda: squares(p).backward())
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("correction", [0.0, 1.0])
+def test_frozen_parameters_take_no_memory_until_they_learn(memory: str, correction: float) -> None:
+    body, head = nn.Linear(3, 4), nn.Linear(4, 2)
+    body.requires_grad_(False)
+    opt = NormalizedStorm([*body.parameters(), *head.parameters()], 0.1, correction=correction, memory=memory)
+    before = body.weight.clone()
+
+    def step() -> None:
+        opt.step(lambda x: head(body(x)).square().mean(), batch=torch.ones(5, 3))
+
+    for _ in range(3):
+        step()
+    assert "momentum" not in opt.state[body.weight] and torch.equal(body.weight, before)
+    body.requires_grad_(True)
+    for _ in range(2):
+        step()
+    assert opt.state[body.weight]["momentum"].abs().sum() > 0 and not torch.equal(body.weight, before)
+    again = NormalizedStorm([*body.parameters(), *head.parameters()], 0.1, correction=correction, memory=memory)
+    again.load_state_dict(opt.state_dict())
+    assert torch.equal(again.state[body.weight]["momentum"], opt.state[body.weight]["momentum"])

@@ -23,6 +23,14 @@ def gradients(params: Sequence[Tensor]) -> list[Tensor]:
     return [local(grad) for grad in grads]
 
 
+def buffer(state: dict[str, Any], p: Tensor, name: str) -> Tensor:
+    """A tensor of the state of a parameter, zero where there was none."""
+    if name not in state:
+        state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+    found: Tensor = state[name]
+    return found
+
+
 def with_gradient(params: Iterable[Tensor]) -> list[Tensor]:
     return [p for p in params if p.grad is not None]
 

@@ -35,7 +35,7 @@ from ..theory import Plan
 from .batches import parts_of
 from .curvature import curvature_step
 from .hooks import folding
-from .moves import DUE, NONE, READY, ahead, with_gradient
+from .moves import DUE, NONE, READY, ahead, buffer, with_gradient
 from .options import ALLOWED, WHO, check, check_group
 from .replay import frozen_statistics
 from .shards import local
@@ -137,20 +137,18 @@ class NormalizedStorm(Optimizer):
         except ValueError:
             self.param_groups.pop()
             raise
-        self._create_state(group)
-        self._create_fresh()
+        self._create_state()
 
-    def _create_state(self, group: dict[str, Any]) -> None:
-        for p in group["params"]:
-            state = self.state[p]
-            state.setdefault("momentum", torch.zeros_like(p, memory_format=torch.preserve_format))
-            state.setdefault("stage", NONE)
-
-    def _create_fresh(self) -> None:
-        """Where it is used; a distributed checkpoint is read into what is there."""
-        for group in self.param_groups if self.two_points else ():
-            for p in group["params"] if group["nesterov"] else ():
-                self.state[p].setdefault("fresh", torch.zeros_like(p, memory_format=torch.preserve_format))
+    def _create_state(self) -> None:
+        """All of it, because a distributed checkpoint is read into what is there; but none for frozen parameters."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                state.setdefault("stage", NONE)
+                if p.requires_grad:
+                    buffer(state, p, "momentum")
+                    if group["nesterov"] and self.two_points:
+                        buffer(state, p, "fresh")
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_inside("pickle or copy")
@@ -178,8 +176,8 @@ class NormalizedStorm(Optimizer):
                         f"{', '.join(sorted(missing))}"
                     )
                 check_group(group)
-                self._create_state(group)
                 self._check_state(group)
+            self._create_state()
         except ValueError:
             self.__setstate__({"state": before[0], "param_groups": before[1]})
             raise
@@ -194,8 +192,11 @@ class NormalizedStorm(Optimizer):
                     raise ValueError(
                         f"{WHO}.load_state_dict: {name} must have its parameter's shape {tuple(p.shape)}; got {shape}"
                     )
-            if state["stage"] not in (NONE, READY, DUE):
-                raise ValueError(f"{WHO}.load_state_dict: stage must be 0, 1 or 2; got {state['stage']!r}")
+            stage = state.get("stage", NONE)
+            if stage not in (NONE, READY, DUE):
+                raise ValueError(f"{WHO}.load_state_dict: stage must be 0, 1 or 2; got {stage!r}")
+            if stage != NONE and "momentum" not in state:
+                raise ValueError(f"{WHO}.load_state_dict: stage must be 0 without a momentum; got {stage!r}")
 
     def _refuse_inside(self, what: str) -> None:
         if self._walk is not None:
@@ -233,7 +234,7 @@ class NormalizedStorm(Optimizer):
             raise ValueError(f"{WHO}: difference must be the same in all groups; got {', '.join(sorted(kinds))}")
         for group in self.param_groups:
             check_group(group)
-        self._create_fresh()
+        self._create_state()
 
     # Entrances.
 

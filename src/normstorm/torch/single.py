@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from .moves import NONE, READY, Group, Move, ahead, first_weight, gradients, mixed
+from .moves import NONE, READY, Group, Move, ahead, buffer, first_weight, gradients, mixed
 from .shards import local, spread
 from .update import blend
 
@@ -35,7 +35,7 @@ class Single:
         for some, keep, weight in ((new, 0.0, first_weight(group)), (known, beta, 1 - beta)):
             if not some:
                 continue
-            m = [local(self.state[p]["momentum"]) for p in some]
+            m = [local(buffer(self.state[p], p, "momentum")) for p in some]
             sums = blend(m, gradients(some), keep, weight * self.factor, self.fused)
             for p in some:
                 self.state[p]["stage"] = READY

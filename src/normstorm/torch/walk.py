@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import kernels
-from .moves import DUE, NONE, READY, Group, Move, first_weight, gradients, mixed, with_gradient
+from .moves import DUE, NONE, READY, Group, Move, buffer, first_weight, gradients, mixed, with_gradient
 from .options import WHO
 from .replay import RandomState
 from .shards import local, spread
@@ -176,7 +176,7 @@ class Walk:
             self.refreshed.update(params)
 
     def _shards(self, params: Sequence[Tensor], name: str) -> list[Tensor]:
-        return [local(self.state[p][name]) for p in params]
+        return [local(buffer(self.state[p], p, name)) for p in params]
 
     def _alike(self, params: Sequence[Tensor], kind: str) -> list[list[Tensor]]:
         """Lists of parameters of one group that take the same two weights."""
@@ -237,7 +237,7 @@ class Walk:
             if p in self.touched:
                 self.state[p]["stage"] = DUE
                 if self.group_of[p]["nesterov"] and p not in self.refreshed:  # no gradient at the new point
-                    local(self.state[p]["fresh"]).zero_()
+                    local(buffer(self.state[p], p, "fresh")).zero_()
             elif self.state[p]["stage"] == DUE:
                 self.state[p]["stage"] = READY
         plain = self.optimizer.plain_estimates and not any(map(spread, self.group_of))
