@@ -24,7 +24,21 @@ LEAST_STEPS = 48
 
 
 @dataclass(frozen=True)
-class Diagnosis:
+class Seen:
+    """Lengths from mean products; what is not positive after the noise is taken off is 0."""
+
+    gradient: float
+    noise: float
+    drift: float
+    window_drift: float
+    exponent: float
+    curvature_noise: float
+    bounce: float
+    change: float
+
+
+@dataclass(frozen=True)
+class Diagnosis(Seen):
     """What a probe saw along a two-point run, and what it means.
 
     Lengths are Euclidean; those of noise belong to a batch of K samples.
@@ -57,14 +71,6 @@ class Diagnosis:
     window: int
     measurements: int
     loss: float
-    gradient: float
-    noise: float
-    drift: float
-    window_drift: float
-    exponent: float
-    curvature_noise: float
-    bounce: float
-    change: float
     lead: float
     lead_error: float
     rounding: float | None
@@ -184,20 +190,6 @@ def _runs(eye: probe.Eye, groups: list[Any], facts: dict[str, Any]) -> tuple[pro
     lost = probe.rounding(eye, ahead, here)
     seen = {"loss": mean, "lead": lead, "lead_error": doubt, "rounding": lost}
     return products, facts | seen | {"seconds": eye.seconds / eye.passes}
-
-
-@dataclass(frozen=True)
-class Seen:
-    """Lengths from mean products; what is not positive after the noise is taken off is 0."""
-
-    gradient: float
-    noise: float
-    drift: float
-    window_drift: float
-    exponent: float
-    curvature_noise: float
-    bounce: float
-    change: float
 
 
 def _seen(own: np.ndarray, cross: np.ndarray, window: int) -> Seen:

@@ -155,8 +155,7 @@ class NormalizedStorm(Habits):
             self._prepare()
             if not self.two_points:
                 return self._single_by_closure(closure, backwards)
-            whole = self._whole(closure)
-            return self._step_by_closure(whole, whole, None, backwards)
+            return self._step_in_passes(self._whole(closure), None, backwards)
         return self._finish() if self._walk is not None else self._step_from_gradients()
 
     def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:
@@ -165,27 +164,20 @@ class NormalizedStorm(Habits):
         head, rest, share = parts_of(loss, batch, k, self.two_points)
         if self.two_points and self.param_groups[0]["difference"] == "hvp":
             return curvature_step(self, head, rest, share)
-        return self._step_by_closure(head.backward, head.backward, rest.backward if rest else None, 1, share)
-
-    def _step_by_closure(
-        self,
-        old: Callable[[], Any],
-        new: Callable[[], Any],
-        rest: Callable[[], Any] | None,
-        backwards: int,
-        share: float = 1.0,
-    ) -> Any:
         if not self.two_points:
-            for group in self.param_groups:
-                for p in group["params"]:
-                    p.grad = None
-            return self._single_by_closure(new, backwards)
+            self._drop_gradients()
+            return self._single_by_closure(head.backward, 1)
+        return self._step_in_passes(head.backward, rest.backward if rest else None, 1, share)
+
+    def _step_in_passes(
+        self, head: Callable[[], Any], rest: Callable[[], Any] | None, backwards: int, share: float = 1.0
+    ) -> Any:
         self._refuse_hvp()
         if self._due:
             with self._pass("old", backwards):
-                old()
+                head()
         with self._pass("new", backwards, share):
-            loss = new()
+            loss = head()
         if rest is not None:
             with self._pass("rest", backwards):
                 remaining = rest()
@@ -295,7 +287,7 @@ class NormalizedStorm(Habits):
             with ExitStack() as stack:
                 if kind == "old":
                     stack.enter_context(frozen_statistics(self.module))
-                if not scaled and not walk.scaled and (kind != "old" or walk.corrected):
+                if not walk.scaled and (kind != "old" or walk.corrected):
                     stack.enter_context(self._folding(partial(walk.fold, kind=kind), backwards))
                 stack.enter_context(torch.enable_grad())
                 yield
@@ -371,7 +363,10 @@ class NormalizedStorm(Habits):
         for group in self.param_groups:
             single.take(group, with_gradient(group["params"]))
         single.finish()
+        self._drop_gradients()
+        return loss
+
+    def _drop_gradients(self) -> None:
         for group in self.param_groups:
             for p in group["params"]:
                 p.grad = None
-        return loss

@@ -59,8 +59,9 @@ class Walk:
         euclidean = [group for group in self.groups if group["geometry"] == "euclidean"]
         due = [(group, [p for p in group["params"] if p in self.due]) for group in euclidean]
         sums, measured = self.optimizer._sums or (None, set())
-        sums = sums if measured == {p for _, params in due for p in params} else None
-        if sums is None and self.optimizer.plain_estimates:
+        plain = self.optimizer.plain_estimates
+        sums = sums if plain and measured == {p for _, params in due for p in params} else None
+        if sums is None and plain:
             lists = [[self.state[p]["momentum"] for p in params] for _, params in due if params]
             sums = [part for part in map(self._kernel_squares, lists) if part is not None]
             sums = sums if len(sums) == len(lists) and sums else None
@@ -101,7 +102,7 @@ class Walk:
         if kind == "rest" and self.share == 1:
             raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
 
-    # Gradients arrive: one by one from a backward's hooks (lean), or all at the end of a pass.
+    # Gradients arrive: a few at a time from a backward's hooks (lean), or all at the end of a pass.
 
     def enter(self, kind: str, share: float) -> None:
         self.inside = kind
