@@ -24,6 +24,14 @@ EXAMPLES = {  # name: the framework that it needs beside torch, or processes
 QUIET = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "TRANSFORMERS_OFFLINE": "1", "CUDA_VISIBLE_DEVICES": ""}
 
 
+TEARDOWN = "terminate called without an active exception"  # of torch, now and then, after the work of a process is done
+
+
+def start(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | QUIET | {"TMPDIR": str(folder)}
+    return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment, cwd=folder)
+
+
 def test_every_example_is_run() -> None:
     assert {file.stem for file in (ROOT / "examples" / "torch").glob("*.py")} == set(EXAMPLES)
 
@@ -35,12 +43,8 @@ def test_the_loss_falls(name: str, tmp_path: Path) -> None:
         pytest.skip(f"{needs} is not installed")
     launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(needs)]
     words = launcher if isinstance(needs, int) else []
-    done = subprocess.run(
-        [sys.executable, *words, str(ROOT / "examples" / "torch" / f"{name}.py")],
-        capture_output=True,
-        text=True,
-        env=os.environ | QUIET | {"TMPDIR": str(tmp_path)},
-        cwd=tmp_path,
-    )
+    done = start([*words, str(ROOT / "examples" / "torch" / f"{name}.py")], tmp_path)
+    if isinstance(needs, int) and TEARDOWN in done.stderr:
+        done = start([*words, str(ROOT / "examples" / "torch" / f"{name}.py")], tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "loss" in done.stdout

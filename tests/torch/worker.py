@@ -236,7 +236,9 @@ def main(job: str, folder: Path) -> None:
         found |= halves(folder, resumed=job == "resume")
     if dist.get_rank() == 0:
         (folder / f"{job}.json").write_text(json.dumps(found), encoding="utf-8")
+    dist.barrier()
     dist.destroy_process_group()
+    os._exit(0)  # torch aborts now and then while it takes down what is left of a group
 
 
 if __name__ == "__main__":
