@@ -87,7 +87,7 @@ def race_table(report: Report) -> str:
         losses, first = [run["loss"] for run in own], own[0]
         peak = f"{first['peak_bytes'] / 1e9:.2f}" if "peak_bytes" in first else "-"
         cells = [shown, " / ".join(f"{loss:.4f}" for loss in losses), f"{rate:g}", str(first["passes"])]
-        cells += [f"{first['tokens'] / 1e6:.1f}", f"{first['state_bytes_per_parameter']:.1f}", peak]
+        cells += [f"{first['tokens'] / 1e6:.1f}", f"{first['state_bytes_per_parameter']:.2f}", peak]
         rows.append((statistics.fmean(losses), cells))
     heads = [
         "",
