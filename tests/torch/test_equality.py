@@ -31,6 +31,7 @@ from small import (
 from torch import Tensor, nn
 
 from normstorm.torch import NormalizedStorm
+from normstorm.torch.geometries import directions
 
 CLOSE, SHORT = 1e-12, 20
 MEMORY = ("fast", "lean")
@@ -346,3 +347,13 @@ def test_looking_ahead_and_a_scaler_do_not_go_together() -> None:
     opt = optimizer(model, grouped(model, "euclidean", lr=0.05, nesterov=True))
     with pytest.raises(ValueError, match="nesterov must be False for two points with an enabled GradScaler"):
         ENTRANCES["scaler"](opt, loss_of(model), batches(1)[0], K)
+
+
+@pytest.mark.parametrize("geometry", [g for g in GEOMETRIES if g != "euclidean"])
+@pytest.mark.parametrize("shape", [(7, 3), (3, 7), (4, 4), (6, 2, 3, 3)])
+def test_a_direction_lies_in_memory_as_its_parameter(geometry: str, shape: tuple[int, ...]) -> None:
+    """Else the kernels could not take both, and the move would read across the rows."""
+    tensors = [torch.randn(shape) for _ in range(3)]
+    for u in directions(geometry, tensors, torch.bfloat16 if geometry == "spectral" else None):
+        assert u.stride() == tensors[0].stride()
+        assert u.dtype == tensors[0].dtype

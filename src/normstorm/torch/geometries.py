@@ -103,8 +103,9 @@ def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Ten
     for (shape, kind, device), members in shapes.items():
         rows, columns = shape
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
-        factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in members]), dtype or _usual(kind, device))
-        for i, factor in zip(members, factors.to(kind) * scale, strict=True):
+        usual = dtype or _usual(kind, device)
+        factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in members]), usual, scale).to(kind)
+        for i, factor in zip(members, factors, strict=True):
             results[i] = factor.reshape(tensors[i].shape)
     return [results[i] for i in range(len(tensors))]
 
@@ -114,13 +115,18 @@ def _usual(kind: torch.dtype, device: torch.device) -> torch.dtype:
     return torch.bfloat16 if device.type == "cuda" and kind != torch.float64 else kind
 
 
-def newton_schulz(batch: Tensor, dtype: torch.dtype) -> Tensor:
-    """Five steps of the quintic iteration on a batch of matrices; singular values end near 1, not at 1."""
+def newton_schulz(batch: Tensor, dtype: torch.dtype, scale: float = 1.0) -> Tensor:
+    """Five steps of the quintic iteration on a batch of matrices, times scale; singular values end near 1, not at 1.
+
+    Tall matrices are multiplied from the right: a transposed result would not lie in memory as its parameter does.
+    """
     a, b, c = QUINTIC
     tall = batch.shape[1] > batch.shape[2]
-    X = batch.mT if tall else batch
-    X = (X / (torch.linalg.matrix_norm(X, keepdim=True, dtype=_wide(X)) + FLOOR)).to(dtype)
-    for _ in range(STEPS):
-        A = X @ X.mT
-        X = torch.baddbmm(X, torch.baddbmm(A, A, A, beta=b, alpha=c), X, beta=a)
-    return X.mT if tall else X
+    norms = torch.linalg.matrix_norm(batch, keepdim=True, dtype=_wide(batch)) + FLOOR
+    X = torch.div(batch, norms, out=torch.empty(batch.shape, dtype=dtype, device=batch.device))
+    del batch
+    for factor in (1.0,) * (STEPS - 1) + (scale,):
+        A = X.mT @ X if tall else X @ X.mT
+        A = torch.baddbmm(A, A, A, beta=b, alpha=c)
+        X = torch.baddbmm(X, *((X, A) if tall else (A, X)), beta=factor * a, alpha=factor)
+    return X
