@@ -19,7 +19,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,9 +30,11 @@ from machine import describe
 from pages import engine_table, publish
 
 from normstorm.compiler import one_kernel
-from normstorm.engine import lanes, normalized_storm, run
+from normstorm.engine import noise, normalized_storm, run
 from normstorm.engine.geometries import norm
+from normstorm.engine.lanes_last import over_lanes
 from normstorm.engine.layout import Changing, program_shape
+from normstorm.engine.program import Shape, Words
 from normstorm.random import normal, seed_words
 
 S0, S1, ALPHA, ETA = 1.0, 0.3, 0.1, 0.01
@@ -148,42 +150,61 @@ def optax_contender() -> Callable[[int, int, int], None]:
 
 
 @partial(jax.jit, static_argnums=(0, 1, 2), compiler_options={"xla_cpu_prefer_vector_width": 512})
-def floor_program(
-    shape: lanes.Shape, d: int, part: str, x: jax.Array, seeds: jax.Array, live: Any, blocks: Any
-) -> jax.Array:
-    """One group of lanes: the noise of so many blocks alone, or two gradients and one exact norm a step alone.
+def floor_program(shape: Shape, d: int, part: str, x: jax.Array, seeds: jax.Array, live: Any, steps: Any) -> jax.Array:
+    """One group of lanes: the noise of so many steps alone, or two gradients and one exact norm a step alone.
 
     What is read of the noise is known only when it runs, so that nothing of it can be left out.
     """
-    problem = Problem(d)
-    words = lanes.Words(problem, normalized_storm(alpha=ALPHA, eta=ETA))
+    problem, zero = Problem(d), steps >> 31  # 0, which XLA must not know
+    words = Words(problem, normalized_storm(alpha=ALPHA, eta=ETA))
+    if shape.whole:
+        given = noise.source(shape, seeds, live)
+        ahead, empty = noise.reach(shape, given), noise.nothing_drawn(words, shape)
+        draw = partial(noise.refill, words, shape, given)
+    else:
+        ahead, empty = shape.block, noise.draw_block(words, shape, seeds, live, zero)
 
-    def noise(block: Any, total: jax.Array) -> jax.Array:
-        drawn = lanes._draw_block(words, shape, seeds, live, block * shape.block)
-        some = jax.lax.dynamic_index_in_dim(drawn, block % shape.block, 0, keepdims=False)
-        return total + some.ravel()[: total.size].reshape(x.shape)
+        def draw(_: Any, t: Any) -> Any:
+            return noise.draw_block(words, shape, seeds, live, t)
 
-    fixed = lanes._draw_block(words, shape, seeds, live, blocks >> 31)  # step 0, which XLA must not know
+    def samples(drawn: Any, i: Any) -> jax.Array:
+        if shape.whole:
+            return noise.of_step(shape, drawn, drawn.since + i % shape.few)
+        return jax.lax.dynamic_index_in_dim(drawn, i % shape.block, 0, keepdims=False)
 
-    def gradients(block: Any, total: jax.Array) -> jax.Array:
-        def ask(x: jax.Array, batch: jax.Array) -> jax.Array:
-            return problem.grad(x, batch) + problem.grad(0.5 * x, batch) + norm(problem.full_grad(x))
+    def noise_alone() -> jax.Array:
+        def one(i: Any, carry: Any) -> Any:
+            drawn = draw(carry[0], ahead * i)
+            some = samples(drawn, i)
+            return drawn, carry[1] + (some[0, 0] if shape.axis < 0 else some[:, 0, :1])
+
+        return jax.lax.fori_loop(zero, steps // ahead, one, (empty, x))[1]
+
+    def ask(x: jax.Array, batch: jax.Array) -> jax.Array:
+        return problem.grad(x, batch) + problem.grad(0.5 * x, batch) + norm(problem.full_grad(x))
+
+    def gradients_alone() -> jax.Array:
+        drawn = draw(empty, zero) if shape.whole else empty
 
         def one(i: Any, total: jax.Array) -> jax.Array:
-            batch = jax.lax.dynamic_index_in_dim(fixed, i, 0, keepdims=False)
-            return 1e-3 * lanes._over_lanes(shape, ask, total, batch)
+            over = over_lanes if shape.axis < 0 else lambda f, *given: jax.vmap(f)(*given)
+            return 1e-3 * over(ask, total, samples(drawn, i))
 
-        def loop() -> jax.Array:
-            return jax.lax.fori_loop(0, shape.block, one, total)
+        return jax.lax.fori_loop(zero, steps, one, x)
 
-        return one_kernel(loop) if shape.kernel else loop()
+    if part == "noise":
+        return one_kernel(noise_alone) if shape.whole else noise_alone()
+    return one_kernel(gradients_alone) if shape.kernel else gradients_alone()
 
-    return jax.lax.fori_loop(0, blocks, noise if part == "noise" else gradients, x)
+
+@cache
+def engine_shape(d: int) -> Shape:
+    algorithm, always = normalized_storm(alpha=ALPHA, eta=ETA), Changing(True, True)
+    return program_shape(Problem(d), algorithm, jnp.ones(d), True, lambda: always)[0]
 
 
 def floor(d: int, seeds: int, steps: int) -> None:
-    algorithm, always = normalized_storm(alpha=ALPHA, eta=ETA), Changing(True, True)
-    shape, _ = program_shape(Problem(d), algorithm, jnp.ones(d), True, lambda: always)
+    shape = engine_shape(d)
     W, first = shape.lanes, shape.axis == 0
     x = jnp.ones((W, d) if first else (d, W))
     for start in range(0, seeds, W):
@@ -191,7 +212,7 @@ def floor(d: int, seeds: int, steps: int) -> None:
         keys = seed_words(range(start, start + W))
         laid = jnp.asarray(keys if first else keys.T)
         for part in ("noise", "gradients"):
-            floor_program(shape, d, part, x, laid, live, steps // shape.block).block_until_ready()
+            floor_program(shape, d, part, x, laid, live, np.int32(steps)).block_until_ready()
 
 
 def contenders() -> dict[str, Callable[[int, int, int], None]]:

@@ -117,6 +117,22 @@ def test_cost_passes_32_bits() -> None:
     assert (result.record_cost == 1 + (result.record_steps - 1) * 4_000_000_000).all()
 
 
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Unsteady(Averaged):
+    """A cost that is known only when the step is taken."""
+
+    def look(self, *arguments: Any) -> Any:
+        look, state, _ = super().look(*arguments)
+        return look, state, jnp.uint32(3_000_000)
+
+
+def test_cost_that_is_not_a_fixed_number_passes_32_bits() -> None:
+    algorithm = replace(momentum_nsgd(alpha=0.5, eta=0.1), estimator=Unsteady(1))
+    result = run(Toy(D), algorithm, jnp.ones(D), 5000, 2, records=1, candidates=1)
+    assert (result.cost == 1 + 4999 * 3_000_000).all()
+
+
 def test_zero_gradient_means_stay() -> None:
     result = go(Toy(D, s0=0.0), normalized_storm(alpha=0.5, eta=0.1), jnp.zeros(D), 3)
     assert (result.last == 0).all()

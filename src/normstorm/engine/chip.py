@@ -22,7 +22,9 @@ import numpy as np
 
 from ..compiler import abstract
 from .core import State
-from .lanes import NEVER, Group, Kept, Lane, Shape, Words, advance_lane, count_over, draw_all, first, mark
+from .lanes import NEVER, Group, Kept, Lane, advance_lane, count_over, first, mark
+from .noise import draw_all
+from .program import Shape, Words
 from .replay import primitives
 from .unroll import Parts, Stored, UnrollError, apply, filled
 

@@ -15,8 +15,9 @@ from ..random import seed_words
 from ..results import Pick, Trace
 from . import chip
 from .core import Algorithm, State
-from .lanes import NEVER, Group, Kept, Lane, Records, Seen, Shape, Words, advance
+from .lanes import NEVER, Group, Kept, Lane, Records, Seen, advance
 from .layout import Calendar, Changing, calendar, changing, choose, program_shape
+from .program import Shape, Words
 
 Tree = Any
 _CHANGES: dict[Any, Changing] = {}  # what was found out about a problem

@@ -1,70 +1,32 @@
 """The compiled part of a run: a fixed number of lanes, one seed in each, advanced together.
 
 Every seed always goes through the same compiled program of the same shape, whatever the number of seeds, so its
-numbers cannot depend on its company. Noise is a pure function of (seed, step); it is drawn for a block of steps at
-a time and consumed by slices. All trip counts are data: one compilation serves every horizon.
+numbers cannot depend on its company. All trip counts are data: one compilation serves every horizon.
 
-On a CPU the loop over steps is handed to the compiler as one kernel; without that, XLA dispatches every small
-operation of every step. Loops with operations that such a kernel cannot hold are compiled in the ordinary way. For a
-GPU see `chip`.
+On a CPU the loop over steps, if possible with the drawing of their noise, is handed to the compiler as one kernel;
+without that, XLA dispatches every small operation of every step. Loops with operations that such a kernel cannot hold
+are compiled in the ordinary way, and their noise is drawn for a block of steps at a time. For a GPU see `chip`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..compiler import one_kernel
-from ..random import step_key
-from .core import Algorithm, State
+from .core import State
 from .geometries import norm
 from .lanes_last import over_lanes
+from .noise import Drawn, Source, draw_block, nothing_drawn, of_step, reach, refill, source
+from .program import Shape, Words
 
 Tree = Any
 NEVER = np.iinfo(np.int32).max  # a step that does not come
-
-
-class Words(NamedTuple):
-    """What is run on what."""
-
-    problem: Any
-    algorithm: Algorithm
-
-
-class Shape(NamedTuple):
-    """The program's fixed sizes.
-
-    lanes    seeds advanced together: a group
-    groups   groups served one after the other by one call, to spread its overhead
-    block    steps whose noise is drawn at once
-    axis     where the lanes lie in every array: last for small problems (-1), first for large ones (0)
-    average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
-    exact    whether the problem knows grad F;   valued   whether it knows F
-    kernel   whether the loop over steps is one kernel of a CPU
-    drawing  whether a block of noise is drawn by one kernel of a CPU
-    stride   steps of one pass through the loop: two if they are short
-    wide     whether the lanes are many, as accelerators like it
-    chip     whether the loop over steps is one kernel of a GPU, for all groups of a call
-    """
-
-    lanes: int
-    groups: int
-    block: int
-    axis: int
-    average: bool
-    exact: bool
-    valued: bool
-    kernel: bool
-    drawing: bool
-    stride: int
-    wide: bool
-    chip: bool
 
 
 class Seen(NamedTuple):
@@ -228,88 +190,76 @@ def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any, zero: A
     return jax.vmap(function, in_axes=shape.axis, out_axes=shape.axis)(*lanes)
 
 
-def _laid(leaf: jax.Array, order: Sequence[int]) -> Any:
-    """Fix the order in memory, slowest axis first; left alone, the compiler mixes orders and vectorises less."""
-    return with_layout_constraint(leaf, Layout(tuple(order)))  # type: ignore[no-untyped-call]
-
-
-def _barrier(tree: Tree) -> Tree:
-    """Keep what comes before apart from what comes after: fused, neither would run along memory."""
-    return jax.lax.optimization_barrier(tree)  # type: ignore[no-untyped-call]
-
-
-def draw_all(words: Words, shape: Shape, seeds: jax.Array, t: Any) -> Tree:
-    """Samples of steps t + 1 .. t + block for every lane, the step on the first axis."""
-
-    def draw(step: Any) -> Tree:
-        return jax.vmap(
-            lambda seed: words.algorithm.draw(words.problem, step_key(seed, step)),
-            in_axes=shape.axis,
-            out_axes=shape.axis,
-        )(seeds)
-
-    return jax.vmap(draw)(t + 1 + jnp.arange(shape.block, dtype=jnp.int32))
-
-
-def _draw_block(words: Words, shape: Shape, seeds: jax.Array, live: Any, t: Any) -> Tree:
-    """The same; small problems draw for every live lane, one after the other, so that empty lanes cost nothing.
-
-    In one kernel if possible: else every operation is dispatched for every lane, and XLA spreads the larger ones over
-    threads, which wait for each other longer than they work.
-    """
-    if shape.wide:
-        return draw_all(words, shape, seeds, t)
-    if shape.axis == 0:
-        return _barrier(jax.tree.map(lambda s: _laid(s, range(s.ndim)), draw_all(words, shape, seeds, t)))
-
-    def draw(seed: jax.Array, t: Any) -> Tree:
-        steps = t + 1 + jnp.arange(shape.block, dtype=jnp.int32)
-        drawn = jax.vmap(lambda step: words.algorithm.draw(words.problem, step_key(seed, step)))(steps)
-        # The innermost loop must run over many steps, not over a few coordinates.
-        return jax.tree.map(lambda s: jnp.moveaxis(_laid(s, (*range(1, s.ndim), 0)), 0, -1), drawn)
-
-    def draw_lanes(by_lane: jax.Array, live: Any, t: Any) -> Tree:
-        empty = jax.tree.map(lambda s: jnp.zeros((shape.lanes, *s.shape), s.dtype), jax.eval_shape(draw, by_lane[0], t))
-
-        def fill(lane: Any, buffer: Tree) -> Tree:
-            return jax.tree.map(lambda b, s: _put(b, s, lane), buffer, draw(by_lane[lane], t))
-
-        return jax.lax.fori_loop(0, live, fill, empty)
-
-    kernel = partial(one_kernel, draw_lanes) if shape.drawing else draw_lanes
-    full = _barrier(kernel(seeds.T, live, t))
-    return _barrier(jax.tree.map(lambda b: jnp.swapaxes(b, 0, -1), full))
-
-
 def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: Any) -> tuple[Lane, Kept]:
     """Steps up to `end`; noise[i] belongs to step t0 + 1 + i."""
 
-    def one(i: Any, lanes: Lane) -> Lane:
-        samples = jax.tree.map(lambda b: jax.lax.dynamic_index_in_dim(b, i, 0, keepdims=False), noise)
-        return _advance_lanes(words, shape, t0 + 1 + i, lanes, samples)
+    def one(t: Any, lanes: Lane) -> Lane:
+        samples = jax.tree.map(lambda b: jax.lax.dynamic_index_in_dim(b, t - t0, 0, keepdims=False), noise)
+        return _advance_lanes(words, shape, t + 1, lanes, samples)
 
-    def stretch(carry: tuple[Lane, Kept, Any]) -> tuple[Lane, Kept, Any]:
-        """Up to the next step at which some lane's iterate is taken."""
-        lanes, kept, t = carry
+    def go(lanes: Lane, t: Any, until: Any, nothing: Tree) -> tuple[Lane, Tree]:
+        return _one_by_one(shape, one, lanes, t, until), nothing
+
+    return _by_stretches(shape, group, end, go, tuple)
+
+
+def _draw_and_step(words: Words, shape: Shape, group: Group, noise: Source, end: Any) -> tuple[Lane, Kept]:
+    """Steps up to `end`, also the first one, by a kernel that draws their noise."""
+
+    def one(drawn: Drawn, t: Any, lanes: Lane) -> Lane:
+        return _advance_lanes(words, shape, t + 1, lanes, of_step(shape, drawn, t))
+
+    def begin(drawn: Drawn, t: Any, lanes: Lane) -> Lane:
+        return _first_step(words, shape, lanes, of_step(shape, drawn, t))
+
+    def piece(until: Any, carry: tuple[Lane, Any, Drawn]) -> tuple[Lane, Any, Drawn]:
+        """As far as the noise goes that is drawn at once."""
+        lanes, t, drawn = carry
+        drawn = refill(words, shape, noise, drawn, t)
+        then = jnp.minimum(until, drawn.since + reach(shape, noise))
+        second = jnp.maximum(t, 1)
+        lanes = jax.lax.fori_loop(t, second, partial(begin, drawn), lanes)
+        return _one_by_one(shape, partial(one, drawn), lanes, second, then), then, drawn
+
+    def go(lanes: Lane, t: Any, until: Any, drawn: Drawn) -> tuple[Lane, Drawn]:
+        lanes, _, drawn = jax.lax.while_loop(lambda c: c[1] < until, partial(piece, until), (lanes, t, drawn))
+        return lanes, drawn
+
+    return _by_stretches(shape, group, end, go, partial(nothing_drawn, words, shape))
+
+
+def _by_stretches(
+    shape: Shape, group: Group, end: Any, go: Callable[..., tuple[Lane, Tree]], have: Callable[[], Tree]
+) -> tuple[Lane, Kept]:
+    """lanes, have = go(lanes, t, until, have) from one step at which some lane's iterate is taken to the next."""
+
+    def stretch(carry: tuple[Lane, Kept, Any, Tree]) -> tuple[Lane, Kept, Any, Tree]:
+        lanes, kept, t, have = carry
         until = jnp.minimum(end, jnp.min(jnp.where(kept.step > t, kept.step, end)))
-        odd = (until - t) % shape.stride
-
-        def several(i: Any, lanes: Lane) -> Lane:
-            for j in range(shape.stride):
-                lanes = one(t - t0 + odd + shape.stride * i + j, lanes)
-            return lanes
-
-        lanes = jax.lax.fori_loop(t - t0, t - t0 + odd, one, lanes) if shape.stride > 1 else lanes
-        lanes = jax.lax.fori_loop(0, (until - t) // shape.stride, several, lanes)
+        lanes, have = go(lanes, t, until, have)
         take = partial(_take, shape, lanes, t=until)
-        return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until
+        return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until, have
 
     def loop(*carry: Any) -> Any:
-        return jax.lax.while_loop(lambda c: c[2] < end, stretch, carry)
+        return jax.lax.while_loop(lambda c: c[2] < end, stretch, (*carry, have()))[:2]
 
     before = group.lanes, group.kept, group.t
-    lanes, kept, _ = one_kernel(loop, *before) if shape.kernel else loop(*before)
+    lanes, kept = one_kernel(loop, *before) if shape.kernel else loop(*before)
     return count_over(group.lanes, lanes), kept
+
+
+def _one_by_one(shape: Shape, one: Callable[[Any, Lane], Lane], lanes: Lane, t: Any, until: Any) -> Lane:
+    """The steps after t up to `until`, `stride` of them in one pass."""
+    odd = (until - t) % shape.stride
+
+    def several(i: Any, lanes: Lane) -> Lane:
+        for j in range(shape.stride):
+            lanes = one(t + odd + shape.stride * i + j, lanes)
+        return lanes
+
+    lanes = jax.lax.fori_loop(t, t + odd, one, lanes) if shape.stride > 1 else lanes
+    done: Lane = jax.lax.fori_loop(0, (until - t) // shape.stride, several, lanes)
+    return done
 
 
 def count_over(before: Lane, after: Lane) -> Lane:
@@ -348,7 +298,7 @@ def mark(words: Words, shape: Shape, dates: jax.Array, group: Group) -> Group:
     return group._replace(records=Records(*records), row=group.row + due)
 
 
-def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
+def _first_step(words: Words, shape: Shape, lanes: Lane, samples: Tree) -> Lane:
     """Step 1, from x_1 in state.x."""
 
     def step(lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
@@ -356,8 +306,13 @@ def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
         moved, size, g = _moved(words, shape, lane, state)
         return _settle(1, moved, size, g, cost), size
 
-    lanes, size = _over_lanes(shape, step, group.lanes, samples)
-    lanes = _keep_best(shape, lanes, size, 1)
+    stepped, size = _over_lanes(shape, step, lanes, samples)
+    return _keep_best(shape, stepped, size, 1)
+
+
+def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
+    """The group after step 1."""
+    lanes = _first_step(words, shape, group.lanes, samples)
     return group._replace(lanes=lanes, kept=_take(shape, lanes, group.kept, 1), t=jnp.ones_like(group.t))
 
 
@@ -366,15 +321,20 @@ def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Grou
     stop = jnp.where(live > 0, stop, group.t)
 
     def block(group: Group) -> Group:
-        t0 = group.t
-        end = jnp.minimum(t0 + shape.block, stop)
-        noise = _draw_block(words, shape, group.lanes.seed, live, t0)
-        start = partial(first, words, shape, samples=jax.tree.map(lambda b: b[0], noise))
-        group = jax.lax.cond(t0 == 0, start, lambda group: group, group)
+        t0, seeds = group.t, group.lanes.seed
+        if shape.whole:
+            end = jnp.minimum(t0 + shape.span, stop)
+            steps = partial(_draw_and_step, noise=source(shape, seeds, live))
+        else:
+            end = jnp.minimum(t0 + shape.block, stop)
+            noise = draw_block(words, shape, seeds, live, t0)
+            steps = partial(_steps, noise=noise, t0=t0)
+            start = partial(first, words, shape, samples=jax.tree.map(lambda b: b[0], noise))
+            group = jax.lax.cond(t0 == 0, start, lambda group: group, group)
 
         def segment(group: Group) -> Group:
             until = jnp.minimum(end, dates[group.row])
-            lanes, kept = _steps(words, shape, group, noise, t0, until)
+            lanes, kept = steps(words, shape, group, end=until)
             return mark(words, shape, dates, group._replace(lanes=lanes, kept=kept, t=until))
 
         # Step 1 is always recorded.

@@ -16,13 +16,15 @@ import numpy as np
 from ..random import THREEFRY, seed_words, threefry
 from . import chip
 from .core import Algorithm, State
-from .lanes import NEVER, Shape, Words
+from .lanes import NEVER
+from .program import Shape, Words
 from .replay import primitives
 
 Tree = Any
 SMALL = 128  # numbers in x and in one step's samples up to which lanes lie on the last axis
 LARGE = 4096  # beyond this many numbers one step is long enough for ordinary dispatch, which may use several cores
 BLOCK_BYTES = 2**18  # noise of one block, so that it stays near the core
+SPAN = 4096  # steps of one call of a kernel that draws its noise itself
 MANY = 1024  # lanes of a group on an accelerator
 NUMBERS = 2**22  # numbers of a group whose loop is an ordinary one
 WIDE_BYTES = 2**25  # noise of one block of a group there
@@ -71,11 +73,13 @@ class Traced(NamedTuple):
     state    the form of what a lane carries from one step to the next
     names    all operations
     dearest  sample gradients of the dearer step, where that is a fixed number; else 1
+    fixed    whether it is for both
     """
 
     state: State
     names: frozenset[str]
     dearest: int
+    fixed: bool
 
 
 def trace(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> Traced:
@@ -88,8 +92,8 @@ def trace(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: b
         return state, after, problem.full_grad(x) if average else ()
 
     traced, (state, *_) = jax.make_jaxpr(steps, return_shape=True)(x, samples)
-    dearest = max(cost if isinstance(cost, int) else 1 for cost in asked)
-    return Traced(state, frozenset(primitives(traced.jaxpr)), dearest)
+    fixed = [cost for cost in asked if isinstance(cost, int)]
+    return Traced(state, frozenset(primitives(traced.jaxpr)), max(fixed, default=1), len(fixed) == len(asked))
 
 
 def check_problem(problem: Any, x: Tree, batch: Tree) -> None:
@@ -138,18 +142,18 @@ def program_shape(
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     average = average and exact
     traced = trace(problem, algorithm, x, drawn_form, average)
-    longest = 2**32 // (traced.dearest + 1)  # within a block, costs are 32-bit words
+    longest = 2**32 // (traced.dearest + 1)  # within a call, costs are 32-bit words
     block = _block(min(256, longest), BLOCK_BYTES, lanes * bytes_drawn)
-    ordinary = wide or size > LARGE or getattr(algorithm.estimator, "ordinary", False)
+    # XLA cannot make a kernel of a loop that it knows to be of one round.
+    ordinary = wide or size > LARGE or block == 1 or getattr(algorithm.estimator, "ordinary", False)
     kernel = not ordinary and _plain(traced.names) and changes().gradient
     # jax.random makes all its numbers at once; so much work in one operation is given to several threads.
     names = frozenset(primitives(draw.jaxpr))
     drawing = small and not wide and _plain(names) and "random_bits" not in names
     drawing = drawing and drawn > 0 and changes().samples
     stride = 1 if traced.names & LONG else 2
-    shape = Shape(
-        lanes, groups, block, -1 if small else 0, average, exact, valued, kernel, drawing, stride, wide, False
-    )
+    axis, span = -1 if small else 0, min(SPAN, longest) if traced.fixed else block
+    shape = Shape(lanes, groups, block, axis, average, exact, valued, kernel, drawing, span, stride, wide, False)
     if wide and small and chip.fits(Words(problem, algorithm), shape, x, traced.state, drawn_form):
         block = _block(min(512, longest), WIDE_BYTES, MANY * bytes_drawn)
         shape = shape._replace(lanes=MANY, groups=_groups(MANY * block * bytes_drawn), block=block, chip=True)
