@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from toy import Metered, Toy
 
-from normstorm.engine import normalized_storm, run
+from normstorm.engine import CATALOGUE, normalized_storm, run
 from normstorm.engine.job import Job
+from normstorm.random import normal
 from normstorm.results import Trace
 
 STORM = normalized_storm(alpha=0.05, eta=0.02)
@@ -111,6 +112,45 @@ def test_alone_in_a_crowd_in_chunks_and_resumed(name: str, tmp_path: Path) -> No
     for i in range(len(CROWD)):
         same(small, i, crowd, i)
         same(resumed, i, crowd, i)
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Cubic:
+    """Sums of products, which a compiler may round once or twice; x is a single number."""
+
+    name = "cubic"
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return normal(key, (n,), "float64")
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return x * x * x + jnp.mean(batch)
+
+    def full_grad(self, x: jax.Array) -> jax.Array:
+        return x * x * x
+
+
+METHODS = {
+    "normalized_storm": {"alpha": 0.3, "eta": 0.01},
+    "generalized_signsgd": {"alpha": 0.2, "eta": 0.03},
+    "generalized_signstorm": {"alpha": 0.2, "eta": 0.03},
+}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_others_do_not_choose_the_instructions(name: str) -> None:
+    """The iterates that are kept, at steps of every seed's own, cut the loop of the whole group."""
+    algorithm = CATALOGUE[name](K=2, **METHODS[name])
+    crowd = run(Cubic(), algorithm, jnp.asarray(1.5), 75, range(200, 225), threads=1)
+    for i in (0, 1, 9, 20, 24):
+        same(run(Cubic(), algorithm, jnp.asarray(1.5), 75, [200 + i]), 0, crowd, i)
+    same(
+        run(Cubic(), algorithm, jnp.asarray(1.5), 75, [207], chunk=1, records=3),
+        0,
+        run(Cubic(), algorithm, jnp.asarray(1.5), 75, range(200, 225), records=3),
+        7,
+    )
 
 
 def interrupted(problem: Any, x0: jax.Array, file: Path) -> Trace:

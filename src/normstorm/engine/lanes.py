@@ -1,7 +1,8 @@
 """The compiled part of a run: a fixed number of lanes, one seed in each, advanced together.
 
-Every seed always goes through the same compiled program of the same shape, whatever the number of seeds, so its
-numbers cannot depend on its company. All trip counts are data: one compilation serves every horizon.
+Every seed always goes through the same compiled program of the same shape, whatever the number of seeds, and every step
+but the first through the same instructions of it: a second copy, as of an unrolled loop, may be rounded otherwise. So a
+seed's numbers cannot depend on its company. All trip counts are data: one compilation serves every horizon.
 
 On a CPU the loop over steps, if possible with the drawing of their noise, is handed to the compiler as one kernel;
 without that, XLA dispatches every small operation of every step. Loops with operations that such a kernel cannot hold
@@ -198,7 +199,7 @@ def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: 
         return _advance_lanes(words, shape, t + 1, lanes, samples)
 
     def go(lanes: Lane, t: Any, until: Any, nothing: Tree) -> tuple[Lane, Tree]:
-        return _one_by_one(shape, one, lanes, t, until), nothing
+        return jax.lax.fori_loop(t, until, one, lanes), nothing
 
     return _by_stretches(shape, group, end, go, tuple)
 
@@ -219,7 +220,7 @@ def _draw_and_step(words: Words, shape: Shape, group: Group, noise: Source, end:
         then = jnp.minimum(until, drawn.since + reach(shape, noise))
         second = jnp.maximum(t, 1)
         lanes = jax.lax.fori_loop(t, second, partial(begin, drawn), lanes)
-        return _one_by_one(shape, partial(one, drawn), lanes, second, then), then, drawn
+        return jax.lax.fori_loop(second, then, partial(one, drawn), lanes), then, drawn
 
     def go(lanes: Lane, t: Any, until: Any, drawn: Drawn) -> tuple[Lane, Drawn]:
         lanes, _, drawn = jax.lax.while_loop(lambda c: c[1] < until, partial(piece, until), (lanes, t, drawn))
@@ -246,20 +247,6 @@ def _by_stretches(
     before = group.lanes, group.kept, group.t
     lanes, kept = one_kernel(loop, *before) if shape.kernel else loop(*before)
     return count_over(group.lanes, lanes), kept
-
-
-def _one_by_one(shape: Shape, one: Callable[[Any, Lane], Lane], lanes: Lane, t: Any, until: Any) -> Lane:
-    """The steps after t up to `until`, `stride` of them in one pass."""
-    odd = (until - t) % shape.stride
-
-    def several(i: Any, lanes: Lane) -> Lane:
-        for j in range(shape.stride):
-            lanes = one(t + odd + shape.stride * i + j, lanes)
-        return lanes
-
-    lanes = jax.lax.fori_loop(t, t + odd, one, lanes) if shape.stride > 1 else lanes
-    done: Lane = jax.lax.fori_loop(0, (until - t) // shape.stride, several, lanes)
-    return done
 
 
 def count_over(before: Lane, after: Lane) -> Lane:

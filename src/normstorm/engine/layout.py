@@ -36,9 +36,6 @@ LIBRARY = (
     *("cholesky", "lu", "qr", "eig", "svd", "schur", "householder", "triangular_solve", "tridiagonal"),
 )
 
-# Functions that take so many instructions that two steps in one pass are slower than one.
-LONG = frozenset(("cos", "cosh", "erf", "exp", "expm1", "log", "log1p", "logistic", "pow", "sin", "tan", "tanh"))
-
 
 class Changing(NamedTuple):
     """Whether gradients, and whether samples, are other numbers for other arguments.
@@ -151,9 +148,8 @@ def program_shape(
     names = frozenset(primitives(draw.jaxpr))
     drawing = small and not wide and _plain(names) and "random_bits" not in names
     drawing = drawing and drawn > 0 and changes().samples
-    stride = 1 if traced.names & LONG else 2
     axis, span = -1 if small else 0, min(SPAN, longest) if traced.fixed else block
-    shape = Shape(lanes, groups, block, axis, average, exact, valued, kernel, drawing, span, stride, wide, False)
+    shape = Shape(lanes, groups, block, axis, average, exact, valued, kernel, drawing, span, wide, False)
     if wide and small and chip.fits(Words(problem, algorithm), shape, x, traced.state, drawn_form):
         block = _block(min(512, longest), WIDE_BYTES, MANY * bytes_drawn)
         shape = shape._replace(lanes=MANY, groups=_groups(MANY * block * bytes_drawn), block=block, chip=True)

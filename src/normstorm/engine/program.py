@@ -26,7 +26,6 @@ class Shape(NamedTuple):
     kernel   whether the loop over steps is one kernel of a CPU
     drawing  whether a block of noise is drawn by one kernel of a CPU
     span     steps of one call of a kernel that draws its noise itself
-    stride   steps of one pass through the loop: two if they are short
     wide     whether the lanes are many, as accelerators like it
     chip     whether the loop over steps is one kernel of a GPU, for all groups of a call
     """
@@ -41,7 +40,6 @@ class Shape(NamedTuple):
     kernel: bool
     drawing: bool
     span: int
-    stride: int
     wide: bool
     chip: bool
 
