@@ -180,10 +180,6 @@ def _take(shape: Shape, lanes: Lane, kept: Kept, t: Any) -> Kept:
     return kept._replace(x=jax.vmap(take)(kept.step == t, kept.x))
 
 
-def _put(table: jax.Array, row: jax.Array, i: Any) -> Any:
-    return jax.lax.dynamic_update_index_in_dim(table, row, i, 0)
-
-
 def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any, zero: Any = None) -> Any:
     """vmap over the lanes' axis; for `zero` see `over_lanes`."""
     if shape.axis < 0:
@@ -281,7 +277,8 @@ def mark(words: Words, shape: Shape, dates: jax.Array, group: Group) -> Group:
     due = dates[group.row] == group.t
     nothing = tuple(jnp.zeros_like(table[0]) for table in group.records)
     entries = jax.lax.cond(due, lambda: _look(words, shape, group.lanes, group.t), lambda: nothing)
-    records = (_put(table, entry, group.row) for table, entry in zip(group.records, entries, strict=True))
+    put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=group.row)
+    records = (put(table, entry) for table, entry in zip(group.records, entries, strict=True))
     return group._replace(records=Records(*records), row=group.row + due)
 
 
