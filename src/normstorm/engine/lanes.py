@@ -226,19 +226,19 @@ def _draw_and_step(words: Words, shape: Shape, group: Group, noise: Source, end:
 
 
 def _by_stretches(
-    shape: Shape, group: Group, end: Any, go: Callable[..., tuple[Lane, Tree]], have: Callable[[], Tree]
+    shape: Shape, group: Group, end: Any, go: Callable[..., tuple[Lane, Tree]], empty: Callable[[], Tree]
 ) -> tuple[Lane, Kept]:
-    """lanes, have = go(lanes, t, until, have) from one step at which some lane's iterate is taken to the next."""
+    """lanes, held = go(lanes, t, until, held) from one step at which some lane's iterate is taken to the next."""
 
     def stretch(carry: tuple[Lane, Kept, Any, Tree]) -> tuple[Lane, Kept, Any, Tree]:
-        lanes, kept, t, have = carry
+        lanes, kept, t, held = carry
         until = jnp.minimum(end, jnp.min(jnp.where(kept.step > t, kept.step, end)))
-        lanes, have = go(lanes, t, until, have)
+        lanes, held = go(lanes, t, until, held)
         take = partial(_take, shape, lanes, t=until)
-        return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until, have
+        return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until, held
 
     def loop(*carry: Any) -> Any:
-        return jax.lax.while_loop(lambda c: c[2] < end, stretch, (*carry, have()))[:2]
+        return jax.lax.while_loop(lambda c: c[2] < end, stretch, (*carry, empty()))[:2]
 
     before = group.lanes, group.kept, group.t
     lanes, kept = one_kernel(loop, *before) if shape.kernel else loop(*before)
