@@ -30,13 +30,15 @@ def publish(out: Path, report: dict[str, Any], page: str, name: str, table: str)
 
 
 def engine_table(report: dict[str, Any]) -> str:
-    """Seed-steps per CPU second of the engine, and its ratio to the others."""
+    """Seed-steps per CPU second of the engine, its ratio to the others, and the milliseconds of a short run."""
     others = ("numpy", "numba", "optax", "floor")
-    lines = [f"| case | engine | over {' | over '.join(others)} |", "|---" * (2 + len(others)) + "|"]
+    head = f"| case | engine | over {' | over '.join(others)} | ms of a run of 100 steps |"
+    lines = [head, "|---" * (3 + len(others)) + "|"]
     for row in report["rows"]:
         ratios = [row["engine_over"].get(name) for name in others]
         cells = ["-" if r is None else f"{r:.3g}" for r in ratios]
-        lines.append(f"| {row['case']} | {row['per_cpu_second']['engine']:.3g} | {' | '.join(cells)} |")
+        engine = f"{row['per_cpu_second']['engine']:.3g}"
+        lines.append(f"| {row['case']} | {engine} | {' | '.join(cells)} | {row['short_run_ms']:.1f} |")
     return "\n".join(lines)
 
 

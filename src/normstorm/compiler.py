@@ -54,6 +54,16 @@ def lengthened(array: jax.Array, zero: Any) -> jax.Array:
     return same
 
 
+def after(known: jax.Array, array: jax.Array, zero: Any) -> jax.Array:
+    """The array itself, by a zero that the compiler does not know, and not before the number `known` is there."""
+    if jax.default_backend() != "cpu" or known.dtype != array.dtype:
+        return array
+    word = f"int{8 * array.dtype.itemsize}"
+    nothing = jax.lax.bitcast_convert_type(known, word) & jnp.asarray(zero, word)
+    same: jax.Array = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(array, word) ^ nothing, array.dtype)
+    return same
+
+
 def _marked(function: Callable[..., Any], arguments: tuple[Any, ...], marks: dict[str, str]) -> Any:
     if jax.default_backend() != "cpu":
         return function(*arguments)

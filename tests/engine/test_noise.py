@@ -72,9 +72,10 @@ def test_it_is_drawn_as_far_as_it_reaches() -> None:
     shape = shape_of(words)
     for live, reach in ((1, shape.block), (8, shape.block), (9, shape.few), (16, shape.few)):
         given = noise.source(shape, jnp.asarray(seed_words(SEEDS).T), jnp.int32(live))
-        assert int(noise.reach(shape, given)) == reach
+        assert int(noise.at_once(shape, given)) == reach
         held = noise.refill(words, shape, given, noise.nothing_drawn(words, shape), jnp.int32(2 * shape.block + 5))
         assert int(held.since) == 2 * shape.block + 5 // reach * reach
+        assert int(noise.reach(shape, given, held)) == int(held.since) + reach
         kept = held._replace(parts=jax.tree.map(jnp.zeros_like, held.parts))
         again = noise.refill(words, shape, given, kept, held.since + reach - 1)
         assert not any(leaf.any() for leaf in jax.tree.leaves(again.parts))

@@ -25,7 +25,8 @@ from .estimators import static
 from .needs import NOTHING
 
 Tree = Any
-ROWS = 32
+SHORT = 256  # up to so many squares are added one by one
+ROWS, WIDTH = 32, 32  # of a sum that is folded: at most so many rows, as wide as a multiple of this
 
 
 def norm(tree: Tree) -> jax.Array:
@@ -34,17 +35,19 @@ def norm(tree: Tree) -> jax.Array:
 
 
 def _squares(leaf: jax.Array) -> jax.Array:
-    """Sum of squares. A long one is first folded, row on row: added one by one, each term waits for the one before."""
-    width = leaf.size // ROWS
-    if width < 8:
+    """Sum of squares. A long one is first folded, row on row: added one by one, each term waits for the one before.
+
+    Rows begin where registers do.
+    """
+    if leaf.size < SHORT:
         return jnp.sum(leaf * leaf)
-    flat = leaf.ravel()
-    rows = [flat[r * width : (r + 1) * width] for r in range(ROWS)]
-    folded = [row * row for row in rows]
+    flat, width = leaf.ravel(), WIDTH * -(-leaf.size // (WIDTH * ROWS))
+    rows = leaf.size // width
+    folded = [row * row for row in jnp.split(flat[: rows * width], rows)]
     while len(folded) > 1:
-        folded = [a + b for a, b in zip(folded[::2], folded[1::2], strict=True)]
-    rest = flat[ROWS * width :]
-    return jnp.sum(folded[0]) + jnp.sum(rest * rest)
+        pairs = zip(folded[::2], folded[1::2], strict=False)
+        folded = [a + b for a, b in pairs] + folded[len(folded) & ~1 :]
+    return jnp.sum(folded[0]) + _squares(flat[rows * width :])
 
 
 def _ratio(top: jax.Array, bottom: jax.Array) -> jax.Array:

@@ -15,8 +15,9 @@ from ..random import seed_words
 from ..results import Pick, Trace
 from . import chip
 from .core import Algorithm, State
-from .lanes import NEVER, Group, Kept, Lane, Records, Seen, advance
+from .lanes import NEVER, Group, Kept, Lane, Records, Seen
 from .layout import Calendar, Changing, calendar, changing, choose, program_shape
+from .loop import advance
 from .program import Shape, Words
 
 Tree = Any
@@ -140,14 +141,27 @@ class Job:
     def _mine(self, call: int) -> slice:
         return slice(call * self.width, (call + 1) * self.width)
 
-    def begin(self, call: int, x: Tree) -> Group:
-        """All seeds of a call at x, before step 1."""
+    def begin(self, x: Tree) -> list[Group]:
+        """All calls with their seeds at x, before step 1."""
+        nobody = jax.device_put(self._nobody(x))
+        return [self._seated(nobody, call) for call in range(self.calls)]
+
+    def _seated(self, group: Group, call: int) -> Group:
+        """The group with the seeds of a call, and the steps at which their iterates are taken."""
         W, G, axis = self.shape.lanes, self.shape.groups, self.shape.axis
         mine = self._mine(call)
+        here = len(self.seeds[mine])
         keys = np.zeros((G * W, 2), np.uint32)
-        keys[: len(self.seeds[mine])] = seed_words(self.seeds[mine])
+        keys[:here] = seed_words(self.seeds[mine])
         steps = np.full((self.candidates, G * W), NEVER, np.int32)
-        steps[: self.picks.shape[1], : len(self.seeds[mine])] = self.picks[mine].T
+        steps[: self.picks.shape[1], :here] = self.picks[mine].T
+        seed: Any = np.moveaxis(keys.reshape(G, W, 2), 1, 1 if axis == 0 else 2)
+        rows: Any = steps.reshape(self.candidates, G, W).swapaxes(0, 1)
+        return group._replace(lanes=group.lanes._replace(seed=seed), kept=group.kept._replace(step=rows))
+
+    def _nobody(self, x: Tree) -> Group:
+        """What is the same for every call."""
+        W, G, axis = self.shape.lanes, self.shape.groups, self.shape.axis
         dtype = jax.tree.leaves(x)[0].dtype
 
         def laid(value: Any, *before: int) -> Any:
@@ -166,12 +180,11 @@ class Job:
         state = jax.tree.map(lambda leaf: laid(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
         number, step = laid(zero), laid(np.zeros((), np.int32))
         seen = Seen(number, number, laid(infinite), laid(count), laid(count), step, laid(infinite), step, start)
-        seed: Any = np.moveaxis(keys.reshape(G, W, 2), 1, 1 if axis == 0 else 2)
-        rows: Any = steps.reshape(self.candidates, G, W).swapaxes(0, 1)
-        kept = Kept(jax.tree.map(lambda leaf: laid(np.zeros_like(leaf), self.candidates), x), rows)
+        taken = jax.tree.map(lambda leaf: laid(np.zeros_like(leaf), self.candidates), x)
         records = Records(*(table(unknown) for _ in range(4)), *(table(count) for _ in range(2)))
+        nobody: Any = ()
         now: Any = np.zeros(G, np.int32)
-        return Group(Lane(seed, state, seen), kept, records, now, now)
+        return Group(Lane(nobody, state, seen), Kept(taken, nobody), records, now, now)
 
     def advance(self, stop: int, call: int, group: Group) -> Group:
         here = len(self.seeds[self._mine(call)])
@@ -197,27 +210,30 @@ class Job:
             "program": str(tuple(self.shape)),
         }
 
-    def compiled(self, group: Group) -> Job:
-        """This job, with an ordinary loop where one kernel cannot hold the operations after all."""
-        shape = self.shape
+    def compiled(self, x: Tree) -> tuple[Job, list[Group]]:
+        """This job, with an ordinary loop where one kernel cannot hold the operations after all, and its groups."""
+        shape, groups = self.shape, self.begin(x)
         if not (shape.kernel or shape.drawing or shape.chip):
-            return self
+            return self, groups
         try:
-            self.advance(0, 0, group)
-            return self
+            self.advance(0, 0, groups[0])
+            return self, groups
         except Exception as error:
             # The problem's own errors come up again without a kernel, and XLA has only this one for what it cannot do.
             if not (shape.chip or isinstance(error, jax.errors.JaxRuntimeError)):
                 raise
-            groups, kernel = 1 if shape.chip else shape.groups, shape.kernel and shape.drawing
-            shape = shape._replace(kernel=kernel, drawing=False, chip=False, groups=groups)
+            if shape.chip:
+                shape = shape._replace(chip=False, groups=1)
+            else:  # leave out what it may have been, one after the other
+                less = next(name for name in ("marks", "drawing", "kernel") if getattr(shape, name))
+                shape = shape._replace(**{less: False})
             _FOUND[self.key] = shape, self.form
-            return replace(self, shape=shape).compiled(group)
+            return replace(self, shape=shape).compiled(x)
 
     def result(self, calls: list[Group]) -> Trace:
         """Everything on the host, lanes turned into rows, padding cut off."""
         n, axis = len(self.seeds), self.shape.axis
-        host = jax.device_get(calls)
+        host = jax.tree.map(np.asarray, calls)
 
         def rows(part: Any, before: int = 0) -> Any:
             """Join all groups' lanes into a first axis; `before` axes stand between a group and its lanes' layout."""

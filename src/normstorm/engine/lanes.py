@@ -1,12 +1,7 @@
-"""The compiled part of a run: a fixed number of lanes, one seed in each, advanced together.
+"""A fixed number of lanes, one seed in each, and one step of all of them together; `loop` goes from step to step.
 
-Every seed always goes through the same compiled program of the same shape, whatever the number of seeds, and every step
-but the first through the same instructions of it: a second copy, as of an unrolled loop, may be rounded otherwise. So a
-seed's numbers cannot depend on its company. All trip counts are data: one compilation serves every horizon.
-
-On a CPU the loop over steps, if possible with the drawing of their noise, is handed to the compiler as one kernel;
-without that, XLA dispatches every small operation of every step. Loops with operations that such a kernel cannot hold
-are compiled in the ordinary way, and their noise is drawn for a block of steps at a time. For a GPU see `chip`.
+Every seed always goes through the same compiled program of the same shape, whatever the number of seeds, so that its
+numbers cannot depend on its company.
 """
 
 from __future__ import annotations
@@ -19,11 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..compiler import one_kernel
+from ..compiler import after, lengthened
 from .core import State
 from .geometries import norm
 from .lanes_last import over_lanes
-from .noise import Drawn, Source, draw_block, nothing_drawn, of_step, reach, refill, source
 from .program import Shape, Words
 
 Tree = Any
@@ -80,7 +74,7 @@ class Group(NamedTuple):
     row: jax.Array
 
 
-def _select(keep: jax.Array, new: Tree, old: Tree) -> Tree:
+def select(keep: jax.Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda n, o: jnp.where(keep, n, o), new, old)
 
 
@@ -112,7 +106,7 @@ def _settle(t: Any, lane: Lane, size: jax.Array, g: jax.Array, cost: Any) -> Lan
     alive, finite = seen.diverged == 0, jnp.isfinite(size) & jnp.isfinite(g)
     count = seen.cost + jnp.where(alive, jnp.asarray(cost, jnp.uint32), 0)
     diverged = jnp.where(alive & ~finite, jnp.asarray(t, jnp.int32), seen.diverged)
-    x = _select(diverged == 0, state.x, state.x_prev)
+    x = select(diverged == 0, state.x, state.x_prev)
     return lane._replace(state=state._replace(x=x), seen=seen._replace(cost=count, diverged=diverged))
 
 
@@ -132,31 +126,36 @@ def advance_lane(words: Words, shape: Shape, t: Any, lane: Lane, samples: Tree) 
 def _keep_best(shape: Shape, lanes: Lane, size: jax.Array, t: Any) -> Lane:
     """Keep x_t in the lanes where ||m_t|| = `size` is the smallest so far; one that has diverged keeps what it has."""
     seen, better = lanes.seen, (size < lanes.seen.best) & (lanes.seen.diverged == 0)
-    best_x = _over_lanes(shape, _select, better, lanes.state.x_prev, seen.best_x)
+    best_x = _over_lanes(shape, select, better, lanes.state.x_prev, seen.best_x)
     step = jnp.where(better, jnp.asarray(t, jnp.int32), seen.best_step)
     seen = seen._replace(best=jnp.where(better, size, seen.best), best_step=step, best_x=best_x)
     return lanes._replace(seen=seen)
 
 
-def _advance_lanes(words: Words, shape: Shape, t: Any, lanes: Lane, samples: Tree) -> Lane:
-    """One step of all lanes. In most steps no lane has anything to note but its sums and its cost."""
+def move(
+    words: Words, shape: Shape, t: Any, lanes: Lane, samples: Tree
+) -> tuple[Lane, jax.Array, jax.Array, jax.Array, jax.Array]:
+    """One step of all lanes; also ||m_t||, ||grad F(x_t)||, what the step cost, and whether there is more to note.
 
-    def move(lane: Lane, samples: Tree) -> tuple[Lane, Any, Any, Any]:
-        state, cost = words.algorithm.step(words.problem, lane.state, samples, t)
-        return *_moved(words, shape, lane, state), jnp.asarray(cost, jnp.uint32)
+    In most steps there is not.
+    """
 
-    moved, size, g, cost = _over_lanes(shape, move, lanes, samples, zero=t >> 31)
+    def move(state: State, samples: Tree) -> tuple[State, Any, Any, Any]:
+        moved, cost = words.algorithm.step(words.problem, state, samples, t)
+        # The exact gradient last: what the step works on is then still near the core.
+        late = jax.tree.map(lambda x: after(norm(moved.m), x, zero), moved.x_prev)
+        return moved, *_norms(words, shape, moved._replace(x_prev=late)), jnp.asarray(cost, jnp.uint32)
 
-    def note(lanes: Lane) -> Lane:
-        settled = _over_lanes(shape, partial(_settle, t), lanes, size, g, cost)
-        return _keep_best(shape, settled, size, t)
+    zero = t >> 31
+    state, size, g, cost = _over_lanes(shape, move, lanes.state, samples, zero=zero)
+    due = _notable(lengthened(size, zero), g, lanes.seen.best)
+    return lanes._replace(state=state, seen=_sum_up(shape, lanes.seen, g)), size, g, cost, due
 
-    def count(lanes: Lane) -> Lane:
-        return lanes._replace(seen=lanes.seen._replace(cost=lanes.seen.cost + cost))
 
-    due = _notable(size, g, lanes.seen.best) | jnp.any(lanes.seen.diverged != 0)
-    advanced: Lane = jax.lax.cond(due, note, count, moved)
-    return advanced
+def note(shape: Shape, t: Any, lanes: Lane, size: jax.Array, g: jax.Array, cost: Any) -> Lane:
+    """Account for step t of all lanes."""
+    settled = _over_lanes(shape, partial(_settle, t), lanes, size, g, cost)
+    return _keep_best(shape, settled, size, t)
 
 
 def _notable(size: jax.Array, g: jax.Array, best: jax.Array) -> jax.Array:
@@ -171,11 +170,11 @@ def _notable(size: jax.Array, g: jax.Array, best: jax.Array) -> jax.Array:
     return told
 
 
-def _take(shape: Shape, lanes: Lane, kept: Kept, t: Any) -> Kept:
+def take(shape: Shape, lanes: Lane, kept: Kept, t: Any) -> Kept:
     """Keep x_t in the lanes and rows where it was to be taken."""
 
     def take(due: jax.Array, old: Tree) -> Tree:
-        return _over_lanes(shape, _select, due, lanes.state.x_prev, old)
+        return _over_lanes(shape, select, due, lanes.state.x_prev, old)
 
     return kept._replace(x=jax.vmap(take)(kept.step == t, kept.x))
 
@@ -185,64 +184,6 @@ def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any, zero: A
     if shape.axis < 0:
         return over_lanes(function, *lanes, zero=zero)
     return jax.vmap(function, in_axes=shape.axis, out_axes=shape.axis)(*lanes)
-
-
-def _steps(words: Words, shape: Shape, group: Group, noise: Tree, t0: Any, end: Any) -> tuple[Lane, Kept]:
-    """Steps up to `end`; noise[i] belongs to step t0 + 1 + i."""
-
-    def one(t: Any, lanes: Lane) -> Lane:
-        samples = jax.tree.map(lambda b: jax.lax.dynamic_index_in_dim(b, t - t0, 0, keepdims=False), noise)
-        return _advance_lanes(words, shape, t + 1, lanes, samples)
-
-    def go(lanes: Lane, t: Any, until: Any, nothing: Tree) -> tuple[Lane, Tree]:
-        return jax.lax.fori_loop(t, until, one, lanes), nothing
-
-    return _by_stretches(shape, group, end, go, tuple)
-
-
-def _draw_and_step(words: Words, shape: Shape, group: Group, noise: Source, end: Any) -> tuple[Lane, Kept]:
-    """Steps up to `end`, also the first one, by a kernel that draws their noise."""
-
-    def one(drawn: Drawn, t: Any, lanes: Lane) -> Lane:
-        return _advance_lanes(words, shape, t + 1, lanes, of_step(shape, drawn, t))
-
-    def begin(drawn: Drawn, t: Any, lanes: Lane) -> Lane:
-        return _first_step(words, shape, lanes, of_step(shape, drawn, t))
-
-    def piece(until: Any, carry: tuple[Lane, Any, Drawn]) -> tuple[Lane, Any, Drawn]:
-        """As far as the noise goes that is drawn at once."""
-        lanes, t, drawn = carry
-        drawn = refill(words, shape, noise, drawn, t)
-        then = jnp.minimum(until, drawn.since + reach(shape, noise))
-        second = jnp.maximum(t, 1)
-        lanes = jax.lax.fori_loop(t, second, partial(begin, drawn), lanes)
-        return jax.lax.fori_loop(second, then, partial(one, drawn), lanes), then, drawn
-
-    def go(lanes: Lane, t: Any, until: Any, drawn: Drawn) -> tuple[Lane, Drawn]:
-        lanes, _, drawn = jax.lax.while_loop(lambda c: c[1] < until, partial(piece, until), (lanes, t, drawn))
-        return lanes, drawn
-
-    return _by_stretches(shape, group, end, go, partial(nothing_drawn, words, shape))
-
-
-def _by_stretches(
-    shape: Shape, group: Group, end: Any, go: Callable[..., tuple[Lane, Tree]], empty: Callable[[], Tree]
-) -> tuple[Lane, Kept]:
-    """lanes, held = go(lanes, t, until, held) from one step at which some lane's iterate is taken to the next."""
-
-    def stretch(carry: tuple[Lane, Kept, Any, Tree]) -> tuple[Lane, Kept, Any, Tree]:
-        lanes, kept, t, held = carry
-        until = jnp.minimum(end, jnp.min(jnp.where(kept.step > t, kept.step, end)))
-        lanes, held = go(lanes, t, until, held)
-        take = partial(_take, shape, lanes, t=until)
-        return lanes, jax.lax.cond(jnp.any(kept.step == until), take, lambda kept: kept, kept), until, held
-
-    def loop(*carry: Any) -> Any:
-        return jax.lax.while_loop(lambda c: c[2] < end, stretch, (*carry, empty()))[:2]
-
-    before = group.lanes, group.kept, group.t
-    lanes, kept = one_kernel(loop, *before) if shape.kernel else loop(*before)
-    return count_over(group.lanes, lanes), kept
 
 
 def count_over(before: Lane, after: Lane) -> Lane:
@@ -282,7 +223,7 @@ def mark(words: Words, shape: Shape, dates: jax.Array, group: Group) -> Group:
     return group._replace(records=Records(*records), row=group.row + due)
 
 
-def _first_step(words: Words, shape: Shape, lanes: Lane, samples: Tree) -> Lane:
+def first_step(words: Words, shape: Shape, lanes: Lane, samples: Tree) -> Lane:
     """Step 1, from x_1 in state.x."""
 
     def step(lane: Lane, samples: Tree) -> tuple[Lane, jax.Array]:
@@ -296,32 +237,5 @@ def _first_step(words: Words, shape: Shape, lanes: Lane, samples: Tree) -> Lane:
 
 def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
     """The group after step 1."""
-    lanes = _first_step(words, shape, group.lanes, samples)
-    return group._replace(lanes=lanes, kept=_take(shape, lanes, group.kept, 1), t=jnp.ones_like(group.t))
-
-
-def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Group, live: Any) -> Group:
-    """Go on until `stop` steps are done. Only the first `live` lanes hold seeds."""
-    stop = jnp.where(live > 0, stop, group.t)
-
-    def block(group: Group) -> Group:
-        t0, seeds = group.t, group.lanes.seed
-        if shape.whole:
-            end = jnp.minimum(t0 + shape.span, stop)
-            steps = partial(_draw_and_step, noise=source(shape, seeds, live))
-        else:
-            end = jnp.minimum(t0 + shape.block, stop)
-            noise = draw_block(words, shape, seeds, live, t0)
-            steps = partial(_steps, noise=noise, t0=t0)
-            start = partial(first, words, shape, samples=jax.tree.map(lambda b: b[0], noise))
-            group = jax.lax.cond(t0 == 0, start, lambda group: group, group)
-
-        def segment(group: Group) -> Group:
-            until = jnp.minimum(end, dates[group.row])
-            lanes, kept = steps(words, shape, group, end=until)
-            return mark(words, shape, dates, group._replace(lanes=lanes, kept=kept, t=until))
-
-        # Step 1 is always recorded.
-        return jax.lax.while_loop(lambda g: (g.t < end) | (g.row == 0), segment, group)
-
-    return jax.lax.while_loop(lambda g: g.t < stop, block, group)
+    lanes = first_step(words, shape, group.lanes, samples)
+    return group._replace(lanes=lanes, kept=take(shape, lanes, group.kept, 1), t=jnp.ones_like(group.t))

@@ -6,7 +6,9 @@ Nothing here depends on the number of seeds.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
+from itertools import compress
 from typing import Any, NamedTuple
 
 import jax
@@ -23,8 +25,8 @@ from .replay import primitives
 Tree = Any
 SMALL = 128  # numbers in x and in one step's samples up to which lanes lie on the last axis
 LARGE = 4096  # beyond this many numbers one step is long enough for ordinary dispatch, which may use several cores
-BLOCK_BYTES = 2**18  # noise of one block, so that it stays near the core
-SPAN = 4096  # steps of one call of a kernel that draws its noise itself
+BLOCK_BYTES, LARGE_BLOCK_BYTES = 2**18, 2**19  # noise of one block of a small or a larger problem, near the core
+SPAN = 2**16  # steps of one call of a kernel that draws its noise itself
 MANY = 1024  # lanes of a group on an accelerator
 NUMBERS = 2**22  # numbers of a group whose loop is an ordinary one
 WIDE_BYTES = 2**25  # noise of one block of a group there
@@ -65,32 +67,45 @@ def changing(problem: Any, x: Tree) -> Changing:
 
 
 class Traced(NamedTuple):
-    """Two steps, looked at without being carried out.
+    """Two steps and a record, looked at without being carried out.
 
     state    the form of what a lane carries from one step to the next
-    names    all operations
+    steps    all operations of the steps
+    looks    those of a record
     dearest  sample gradients of the dearer step, where that is a fixed number; else 1
     fixed    whether it is for both
+    cost     see `Shape`
     """
 
     state: State
-    names: frozenset[str]
+    steps: frozenset[str]
+    looks: frozenset[str]
     dearest: int
     fixed: bool
+    cost: int
 
 
-def trace(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool) -> Traced:
-    asked: list[Any] = []
+def trace(problem: Any, algorithm: Algorithm, x: Tree, samples: Tree, average: bool, asked: tuple[str, ...]) -> Traced:
+    """`asked` is what a record asks of the problem."""
+    costs: list[Any] = []
+    handed: list[bool] = []
 
     def steps(x: Tree, samples: Tree) -> Tree:
         state, cost = algorithm.first(problem, x, samples)
         after, later = algorithm.step(problem, state, samples, 2)
-        asked.extend((cost, later))
+        costs.extend((cost, later))
+        handed.extend(map(operator.is_, jax.tree.leaves(state.x), jax.tree.leaves(after.x_prev)))
         return state, after, problem.full_grad(x) if average else ()
 
+    def looks(x: Tree) -> Tree:
+        return [getattr(problem, name)(x) for name in asked]
+
     traced, (state, *_) = jax.make_jaxpr(steps, return_shape=True)(x, samples)
-    fixed = [cost for cost in asked if isinstance(cost, int)]
-    return Traced(state, frozenset(primitives(traced.jaxpr)), max(fixed, default=1), len(fixed) == len(asked))
+    step_names, look_names = (frozenset(primitives(jaxpr.jaxpr)) for jaxpr in (traced, jax.make_jaxpr(looks)(x)))
+    known = [cost for cost in costs if isinstance(cost, int)]
+    fixed = len(known) == len(costs)
+    cost = costs[1] if fixed and all(handed) else 0
+    return Traced(state, step_names, look_names, max(known, default=1), fixed, cost)
 
 
 def check_problem(problem: Any, x: Tree, batch: Tree) -> None:
@@ -136,20 +151,25 @@ def program_shape(
     small, wide = size <= SMALL, accelerated()
     lanes, groups = (16, 4) if small else (1, 1)
     known = getattr(problem, "is_exact", True)
-    exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
+    looks = ("full_grad", "value")
+    exact, valued = has = [known and getattr(problem, name, None) is not None for name in looks]
     average = average and exact
-    traced = trace(problem, algorithm, x, drawn_form, average)
+    traced = trace(problem, algorithm, x, drawn_form, average, tuple(compress(looks, has)))
     longest = 2**32 // (traced.dearest + 1)  # within a call, costs are 32-bit words
-    block = _block(min(256, longest), BLOCK_BYTES, lanes * bytes_drawn)
+    block = _block(min(256, longest), BLOCK_BYTES if small else LARGE_BLOCK_BYTES, lanes * bytes_drawn)
     # XLA cannot make a kernel of a loop that it knows to be of one round.
     ordinary = wide or size > LARGE or block == 1 or getattr(algorithm.estimator, "ordinary", False)
-    kernel = not ordinary and _plain(traced.names) and changes().gradient
+    kernel, marks = not ordinary and _plain(traced.steps) and changes().gradient, _plain(traced.looks)
     # jax.random makes all its numbers at once; so much work in one operation is given to several threads.
     names = frozenset(primitives(draw.jaxpr))
     drawing = small and not wide and _plain(names) and "random_bits" not in names
     drawing = drawing and drawn > 0 and changes().samples
     axis, span = -1 if small else 0, min(SPAN, longest) if traced.fixed else block
-    shape = Shape(lanes, groups, block, axis, average, exact, valued, kernel, drawing, span, wide, False)
+    shape = Shape(
+        *(lanes, groups, block, axis, average, exact, valued, kernel, marks, drawing, span, wide),
+        chip=False,
+        cost=traced.cost,
+    )
     if wide and small and chip.fits(Words(problem, algorithm), shape, x, traced.state, drawn_form):
         block = _block(min(512, longest), WIDE_BYTES, MANY * bytes_drawn)
         shape = shape._replace(lanes=MANY, groups=_groups(MANY * block * bytes_drawn), block=block, chip=True)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
 from ..compiler import one_kernel
@@ -99,9 +100,14 @@ def nothing_drawn(words: Words, shape: Shape) -> Drawn:
     return Drawn(parts, jnp.asarray(-1, jnp.int32))
 
 
-def reach(shape: Shape, source: Source) -> Any:
+def at_once(shape: Shape, source: Source) -> Any:
     """Steps that are drawn at once."""
     return jnp.where(source.crowded, shape.few, shape.block)
+
+
+def reach(shape: Shape, source: Source, drawn: Drawn) -> Any:
+    """The last step whose samples are drawn."""
+    return drawn.since + at_once(shape, source)
 
 
 def refill(words: Words, shape: Shape, source: Source, drawn: Drawn, t: Any) -> Drawn:
@@ -109,7 +115,7 @@ def refill(words: Words, shape: Shape, source: Source, drawn: Drawn, t: Any) -> 
 
     One loop draws for crowds and for single lanes, hence the same numbers for both.
     """
-    since, column = t - t % reach(shape, source), jnp.arange(shape.block, dtype=jnp.int32)
+    since, column = t - t % at_once(shape, source), jnp.arange(shape.block, dtype=jnp.int32)
 
     def draw(lane: Any) -> Tree:
         seed = jnp.where(source.crowded, source.seed, jax.lax.dynamic_slice_in_dim(source.seeds, lane, 1, 1))
@@ -141,11 +147,11 @@ def refill(words: Words, shape: Shape, source: Source, drawn: Drawn, t: Any) -> 
 
 def of_step(shape: Shape, drawn: Drawn, t: Any) -> Tree:
     """The samples of step t + 1, for every lane."""
-    i = t - drawn.since
+    i = (t - drawn.since).astype(jnp.uint32)
 
     def take(b: jax.Array) -> jax.Array:
-        part = jax.lax.dynamic_index_in_dim(b, i // shape.few, 0, keepdims=False)
-        return jax.lax.dynamic_slice_in_dim(part, i % shape.few * shape.lanes, shape.lanes, -1)
+        part = jax.lax.dynamic_index_in_dim(b, i // np.uint32(shape.few), 0, keepdims=False)
+        return jax.lax.dynamic_slice_in_dim(part, i % np.uint32(shape.few) * np.uint32(shape.lanes), shape.lanes, -1)
 
     return jax.tree.map(take, drawn.parts)
 
