@@ -73,6 +73,8 @@ def _one_by_one(
         then = jnp.minimum(until, supply.reach(held))
         return then, jax.lax.fori_loop(t, then, partial(one, held), lanes), held
 
+    if not shape.whole:
+        return jax.lax.fori_loop(t, until, partial(one, held), lanes), held
     _, lanes, held = jax.lax.while_loop(lambda carry: carry[0] < until, piece, (t, lanes, held))
     return lanes, held
 
