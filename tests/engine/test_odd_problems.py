@@ -93,6 +93,23 @@ def test_a_start_without_numbers() -> None:
         run(Plain(lambda x, batch: x), STORM, jnp.ones(0), 9, 2)
 
 
+@pytest.mark.parametrize("shape", [lambda n: (n, 0), lambda n: (0,)])
+def test_samples_without_numbers(shape: Any) -> None:
+    """A kernel of them would end the process."""
+    found = run(
+        Plain(lambda x, batch: 2 * x + jnp.sum(batch), lambda key, n: jnp.zeros(shape(n))), STORM, jnp.ones(3), 9, 2
+    )
+    np.testing.assert_allclose(found.last, np.full((2, 3), 1 - 0.09 / np.sqrt(3)), atol=1e-15)
+
+
+def test_steps_that_ask_too_much() -> None:
+    still = Plain(lambda x, batch: 2 * x, lambda key, n: ())
+    most = run(still, sgd(eta=0.01, K=2**32 - 1), jnp.ones(3), 4, 2)
+    np.testing.assert_array_equal(most.cost, 4 * (2**32 - 1))
+    with pytest.raises(ValueError, match=r"^run: a step must ask fewer than 2\*\*32 sample gradients; got 4294967296$"):
+        run(still, sgd(eta=0.01, K=2**32), jnp.ones(3), 4, 2)
+
+
 def test_samples_of_which_a_part_is_constant() -> None:
     def sample(key: jax.Array, n: int) -> tuple[jax.Array, jax.Array]:
         return numbers(key, 3 * n, 0)[0].reshape(n, 3), jnp.full(n, 7.0)

@@ -155,10 +155,13 @@ def program_shape(
     exact, valued = has = [known and getattr(problem, name, None) is not None for name in looks]
     average = average and exact
     traced = trace(problem, algorithm, x, drawn_form, average, tuple(compress(looks, has)))
+    if traced.dearest >= 2**32:
+        raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {traced.dearest}")
     longest = 2**32 // (traced.dearest + 1)  # within a call, costs are 32-bit words
     block = _block(min(256, longest), BLOCK_BYTES if small else LARGE_BLOCK_BYTES, lanes * bytes_drawn)
-    # XLA cannot make a kernel of a loop that it knows to be of one round.
-    ordinary = wide or size > LARGE or block == 1 or getattr(algorithm.estimator, "ordinary", False)
+    # XLA cannot make a kernel of a loop that it knows to be of one round, nor of arrays without numbers.
+    hollow = bool(samples) and drawn == 0
+    ordinary = wide or size > LARGE or block == 1 or hollow or getattr(algorithm.estimator, "ordinary", False)
     kernel, marks = not ordinary and _plain(traced.steps) and changes().gradient, _plain(traced.looks)
     # jax.random makes all its numbers at once; so much work in one operation is given to several threads.
     names = frozenset(primitives(draw.jaxpr))
