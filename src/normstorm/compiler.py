@@ -46,12 +46,11 @@ def lengthened(array: jax.Array, zero: Any) -> jax.Array:
     if jax.default_backend() != "cpu" or not jnp.issubdtype(array.dtype, jnp.floating):
         return array
     word = f"int{8 * array.dtype.itemsize}"
-    bits, nothing = jax.lax.bitcast_convert_type(array, word), jnp.asarray(zero, word)
+    nothing = jnp.asarray(zero, word)
     idle = jax.lax.broadcasted_iota(word, array.shape, array.ndim - 1)  # nothing waits for it
     for _ in range(ROUNDS):
         idle = (idle ^ nothing) + nothing
-    same: jax.Array = jax.lax.bitcast_convert_type(bits ^ (idle & nothing), array.dtype)
-    return same
+    return _flipped(array, idle & nothing)
 
 
 def after(known: jax.Array, array: jax.Array, zero: Any) -> jax.Array:
@@ -60,8 +59,14 @@ def after(known: jax.Array, array: jax.Array, zero: Any) -> jax.Array:
         return array
     word = f"int{8 * array.dtype.itemsize}"
     nothing = jax.lax.bitcast_convert_type(known, word) & jnp.asarray(zero, word)
-    same: jax.Array = jax.lax.bitcast_convert_type(jax.lax.bitcast_convert_type(array, word) ^ nothing, array.dtype)
-    return same
+    return _flipped(array, nothing)
+
+
+def _flipped(array: jax.Array, bits: jax.Array) -> jax.Array:
+    """The array with these bits of its numbers changed."""
+    changed: jax.Array = jax.lax.bitcast_convert_type(array, bits.dtype) ^ bits
+    flipped: jax.Array = jax.lax.bitcast_convert_type(changed, array.dtype)
+    return flipped
 
 
 def _marked(function: Callable[..., Any], arguments: tuple[Any, ...], marks: dict[str, str]) -> Any:

@@ -140,14 +140,14 @@ def move(
     In most steps there is not.
     """
 
-    def move(state: State, samples: Tree) -> tuple[State, Any, Any, Any]:
+    def one(state: State, samples: Tree) -> tuple[State, Any, Any, Any]:
         moved, cost = words.algorithm.step(words.problem, state, samples, t)
         # The exact gradient last: what the step works on is then still near the core.
         late = jax.tree.map(lambda x: after(norm(moved.m), x, zero), moved.x_prev)
         return moved, *_norms(words, shape, moved._replace(x_prev=late)), jnp.asarray(cost, jnp.uint32)
 
     zero = t >> 31
-    state, size, g, cost = _over_lanes(shape, move, lanes.state, samples, zero=zero)
+    state, size, g, cost = _over_lanes(shape, one, lanes.state, samples, zero=zero)
     due = _notable(lengthened(size, zero), g, lanes.seen.best)
     return lanes._replace(state=state, seen=_sum_up(shape, lanes.seen, g)), size, g, cost, due
 

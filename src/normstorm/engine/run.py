@@ -22,7 +22,7 @@ from .lanes import Group
 Tree = Any
 LONGEST = 2**30
 CHUNK_SECONDS = 0.5
-FASTER = 8  # at most so many times as many steps in the next chunk
+GROWTH = 8  # at most so many times as many steps in the next chunk
 
 
 def run(
@@ -78,7 +78,7 @@ def run(
                 groups = list(spread(partial(job.advance, done), range(job.calls), groups))
                 now = time.monotonic()
                 if chunk is None:
-                    length *= max(1, min(FASTER, int(CHUNK_SECONDS / max(now - started, 1e-9))))
+                    length *= max(1, min(GROWTH, int(CHUNK_SECONDS / max(now - started, 1e-9))))
                 if progress is not None:
                     progress(done, job.steps)
                 if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
