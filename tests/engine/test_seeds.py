@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from toy import Metered, Toy
 
 from normstorm.engine import CATALOGUE, normalized_storm, run
 from normstorm.engine.job import Job
+from normstorm.engine.run import CHUNK_SECONDS
 from normstorm.random import normal
 from normstorm.results import Trace
 
@@ -260,3 +262,24 @@ def test_a_problem_that_changes_is_run_as_it_is() -> None:
     after, fresh = (run(p, STORM, jnp.ones(3), 20, 2) for p in (problem, changed))
     assert (before.last != after.last).any()
     np.testing.assert_array_equal(after.last, fresh.last)
+
+
+def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock on which every step of a call takes ten microseconds."""
+    a_step, calls, stops, advance = 1e-5, 4, [0], Job.advance
+
+    def noted(job: Job, stop: int, call: int, group: Any) -> Any:
+        stops.append(stop)
+        return advance(job, stop, call, group)
+
+    def chunks(**options: Any) -> list[int]:
+        """Lengths of all chunks."""
+        stops[1:] = []
+        run(Toy(4), STORM, jnp.ones(4), 150_000, 64 * calls, threads=1, **options)
+        return np.diff(sorted(set(stops))).tolist()
+
+    monkeypatch.setattr(Job, "advance", noted)
+    monkeypatch.setitem(run.__globals__, "time", SimpleNamespace(monotonic=lambda: a_step * max(stops) * calls))
+    watched, alone = max(chunks(progress=lambda done, steps: None)), max(chunks())
+    assert CHUNK_SECONDS / 2 < a_step * watched * calls <= CHUNK_SECONDS
+    assert CHUNK_SECONDS / 2 < a_step * alone <= CHUNK_SECONDS

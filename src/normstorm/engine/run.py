@@ -21,7 +21,7 @@ from .lanes import Group
 
 Tree = Any
 LONGEST = 2**30
-CHUNK_SECONDS = 0.5
+CHUNK_SECONDS = 0.5  # between two signs of life
 GROWTH = 8  # at most so many times as many steps in the next chunk
 
 
@@ -48,7 +48,7 @@ def run(
     records       at most so many log-spaced steps are recorded, the first one and the last one among them (if two)
     candidates    iterates kept, one uniformly random in each of so many slices of 1..T
     average       False: grad F is asked at recorded steps only, and mean and minimum over all steps are not known
-    chunk         steps between two calls of `progress(done, steps)`; chosen by time if not given
+    chunk         steps between two calls of `progress(done, steps)`; chosen by time if not given, longer without it
     threads       groups of seeds run at once; the number of usable cores if not given
     checkpoint    resumed if it exists, written every `checkpoint_seconds`, when interrupted and at the end
     fingerprint   the caller's name for the problem: a checkpoint with another one is refused
@@ -71,6 +71,9 @@ def run(
         groups = _resume(checkpoint, identity, groups) or groups
         saved = time.monotonic()
         done, length = int(groups[0].t.ravel()[0]), chunk or 4 * job.shape.block
+        # A chunk takes all seeds on. If nobody waits for its end, it is enough that no call keeps Ctrl-C waiting.
+        watched = progress is not None or checkpoint is not None
+        patience = CHUNK_SECONDS * (1 if watched else -(-job.calls // threads))
         try:
             while done < steps:
                 started = time.monotonic()
@@ -78,7 +81,7 @@ def run(
                 groups = list(spread(partial(job.advance, done), range(job.calls), groups))
                 now = time.monotonic()
                 if chunk is None:
-                    length *= max(1, min(GROWTH, int(CHUNK_SECONDS / max(now - started, 1e-9))))
+                    length *= max(1, min(GROWTH, int(patience / max(now - started, 1e-9))))
                 if progress is not None:
                     progress(done, job.steps)
                 if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
