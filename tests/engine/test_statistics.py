@@ -72,9 +72,11 @@ def test_rows_are_a_flat_table(result: Trace) -> None:
     assert table[-1]["status"] == "ok"
 
 
-def test_candidates_are_the_iterates_of_their_steps(result: Trace) -> None:
-    few = run(Toy(D), STORM, X1, STEPS, [5, 6, 2**63 + 1])
-    assert few.candidates.step.shape == (3, 8)
+@pytest.mark.parametrize("chunk", [None, 1])
+@pytest.mark.parametrize("candidates", [1, 8, STEPS - 1, STEPS + 5])
+def test_candidates_are_the_iterates_of_their_steps(candidates: int, chunk: int | None, result: Trace) -> None:
+    few = run(Toy(D), STORM, X1, STEPS, [5, 6, 2**63 + 1], candidates=candidates, chunk=chunk)
+    assert few.candidates.step.shape == (3, min(candidates, STEPS))
     for i in range(3):
         np.testing.assert_allclose(few.candidates.x[i], result.candidates.x[i, few.candidates.step[i] - 1], atol=1e-13)
         np.testing.assert_allclose(few.uniform.x[i], result.candidates.x[i, few.uniform.step[i] - 1], atol=1e-13)

@@ -58,7 +58,10 @@ class Records(NamedTuple):
 
 
 class Kept(NamedTuple):
-    """Iterates kept on the way, (R, ...) in the lanes' layout, and the steps (R, lanes) at which they are taken."""
+    """Iterates kept on the way, (R, ...) in the lanes' layout, and the steps (R, lanes) at which they are taken.
+
+    All steps of a row come before those of the next one.
+    """
 
     x: Tree
     step: jax.Array
@@ -170,13 +173,25 @@ def _notable(size: jax.Array, g: jax.Array, best: jax.Array) -> jax.Array:
     return told
 
 
-def take(shape: Shape, lanes: Lane, kept: Kept, t: Any) -> Kept:
-    """Keep x_t in the lanes and rows where it was to be taken."""
+def rows_over(steps: jax.Array, t: Any) -> jax.Array:
+    """How many rows of such steps have some, and none after t; lanes without a seed have none."""
+    over = jnp.any(steps <= t, axis=-1) & ~jnp.any((steps > t) & (steps < NEVER), axis=-1)
+    return jnp.sum(over, dtype=jnp.int32)
 
-    def take(due: jax.Array, old: Tree) -> Tree:
-        return _over_lanes(shape, select, due, lanes.state.x_prev, old)
 
-    return kept._replace(x=jax.vmap(take)(kept.step == t, kept.x))
+def take(shape: Shape, lanes: Lane, kept: Kept, row: Any, t: Any) -> Kept:
+    """Keep x_t in the lanes of a row where it was to be taken."""
+    due = row_of(kept.step, row) == t
+
+    def put(table: jax.Array, x: jax.Array) -> Any:
+        new = _over_lanes(shape, select, due, x, row_of(table, row))
+        return jax.lax.dynamic_update_index_in_dim(table, new, row, 0)
+
+    return kept._replace(x=jax.tree.map(put, kept.x, lanes.state.x_prev))
+
+
+def row_of(table: jax.Array, row: Any) -> Any:
+    return jax.lax.dynamic_index_in_dim(table, row, 0, keepdims=False)
 
 
 def _over_lanes(shape: Shape, function: Callable[..., Any], *lanes: Any, zero: Any = None) -> Any:
@@ -238,4 +253,4 @@ def first_step(words: Words, shape: Shape, lanes: Lane, samples: Tree) -> Lane:
 def first(words: Words, shape: Shape, group: Group, samples: Tree) -> Group:
     """The group after step 1."""
     lanes = first_step(words, shape, group.lanes, samples)
-    return group._replace(lanes=lanes, kept=take(shape, lanes, group.kept, 1), t=jnp.ones_like(group.t))
+    return group._replace(lanes=lanes, kept=take(shape, lanes, group.kept, 0, 1), t=jnp.ones_like(group.t))

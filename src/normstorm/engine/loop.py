@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ..compiler import one_kernel
-from .lanes import Group, Kept, Lane, count_over, first, first_step, mark, move, note, select, take
+from .lanes import Group, Kept, Lane, count_over, first, first_step, mark, move, note, row_of, rows_over, select, take
 from .noise import draw_block, nothing_drawn, of_step, reach, refill, source
 from .program import Shape, Words
 
@@ -163,19 +163,21 @@ def _by_stretches(
     def begin(held: Tree, t: Any, lanes: Lane) -> Lane:
         return first_step(words, shape, lanes, supply.of_step(held, t))
 
-    def stretch(carry: tuple[Lane, Kept, Any, Tree]) -> tuple[Lane, Kept, Any, Tree]:
-        lanes, kept, t, held = carry
-        until = jnp.minimum(end, jnp.min(jnp.where(kept.step > t, kept.step, end)))
+    def stretch(carry: tuple[Lane, Kept, Any, Any, Tree]) -> tuple[Lane, Kept, Any, Any, Tree]:
+        lanes, kept, row, t, held = carry
+        coming = row_of(kept.step, row)
+        until = jnp.minimum(end, jnp.min(jnp.where(coming > t, coming, end)))
         if shape.whole:
             held = supply.ready(held, t)
             lanes = jax.lax.fori_loop(t, jnp.maximum(t, 1), partial(begin, held), lanes)
             t = jnp.maximum(t, 1)
         lanes, held = take_steps(until, t, lanes, held)
-        due = jnp.any(kept.step == until)
-        kept = jax.lax.cond(due, partial(take, shape, lanes, t=until), lambda kept: kept, kept)
-        return lanes, kept, until, held
+        taken = partial(take, shape, lanes, row=row, t=until)
+        kept = jax.lax.cond(jnp.any(coming == until), taken, lambda kept: kept, kept)
+        return lanes, kept, row + rows_over(coming, until), until, held
 
-    after, kept, _, held = jax.lax.while_loop(lambda carry: carry[2] < end, stretch, (lanes, kept, t, held))
+    start = lanes, kept, rows_over(kept.step, t), t, held
+    after, kept, _, _, held = jax.lax.while_loop(lambda carry: carry[3] < end, stretch, start)
     return count_over(lanes, after), kept, held
 
 
