@@ -3,9 +3,9 @@
     python benchmarks/evidence.py [--only coverage|slopes] [--problems a,b] [--budget N] [--seeds n] [--threads n]
 
 Prints both tables, writes results/coverage.json and results/slopes.json with the date and the kind of machine, and
-puts the tables into docs/evidence.md between their markers. The default scale takes about half an hour on one core;
---budget and --seeds change the scale of the coverage study. With --problems only these rows of the coverage study are
-measured again, after a change of their constants; the others stay as they are in results/coverage.json.
+puts the tables into docs/evidence.md between their markers. The default scale takes some five minutes on two
+cores; --budget and --seeds change the scale of the coverage study. With --problems only these rows of the coverage
+study are measured again, after a change of their constants; the others stay as they are in results/coverage.json.
 """
 
 from __future__ import annotations

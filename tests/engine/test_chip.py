@@ -23,17 +23,24 @@ CASES = [
 ]
 
 
+@pytest.fixture(autouse=True)
+def nothing_found():
+    """Every test finds out anew how a program runs, and leaves nothing behind."""
+    job._FOUND.clear()
+    yield
+    job._FOUND.clear()
+
+
 @pytest.fixture
 def on_chip(monkeypatch):
-    """Runs as on an accelerator, with few lanes; yields whether the last run's loop was on chip."""
+    """What makes later runs go as on an accelerator, with few lanes."""
 
-    def settings(accelerated: bool = True, **constants: object) -> None:
+    def settings() -> None:
         job._FOUND.clear()
-        monkeypatch.setattr(layout, "accelerated", lambda: accelerated)
+        monkeypatch.setattr(layout, "accelerated", lambda: True)
         monkeypatch.setattr(layout, "MANY", 64)
 
-    yield settings
-    job._FOUND.clear()
+    return settings
 
 
 def go(name, algorithm, dtype, seeds=5, steps=60, **options):
