@@ -98,14 +98,14 @@ def finals_table(report: dict[str, Any]) -> str:
 
 
 def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
-    """Names by the mean of their ranks over the problems where they have a value."""
+    """Names by the mean of their ranks over the problems where they have a value, equal ones by the alphabet."""
     ranks: dict[str, list[float]] = {}
     for problem in {p for _, p in values}:
         own = sorted(v for (_, p), v in values.items() if p == problem)
         for (name, p), value in values.items():
             if p == problem:
                 ranks.setdefault(name, []).append(own.index(value) / len(own))
-    return sorted(ranks, key=lambda name: (sum(ranks[name]) / len(ranks[name]), name))
+    return sorted(ranks, key=lambda name: (round(math.fsum(ranks[name]) / len(ranks[name]), 9), name))
 
 
 def _common_target(report: dict[str, Any], problem: dict[str, Any]) -> float:
