@@ -9,12 +9,14 @@ from __future__ import annotations
 import math
 import operator
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from .modes import ask
 from .theory.fresh import Sense, Summary, groups_for, samples_for, upper_bound
 from .theory.plan import round_up
 
@@ -37,6 +39,11 @@ class PointCertificate:
 
     @property
     def guarantee(self) -> str:
+        if math.isinf(self.upper_bound):
+            return (
+                f"No bound of ||grad F(x)|| at the returned point follows from {self.samples} fresh samples: they are "
+                "too few, or a gradient is not finite."
+            )
         assumption = "4A" if self.sense == "almost-sure" else "4B"
         return (
             f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
@@ -107,11 +114,11 @@ def _group(problem: Any, x: Tree, key: jax.Array, n: int) -> tuple[np.ndarray, f
     """The sum of n sample gradients and the sum of their squared distances from their mean, chunk by chunk."""
     # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
     known = not jax.tree_util.all_leaves([problem])
-    gradients_of = _compiled_gradients if known else _gradients
     total, count, scatter = None, 0, 0.0
     while count < n:
         size = min(CHUNK, n - count)
-        gradients = np.asarray(gradients_of(problem, x, jax.random.fold_in(key, count), size))
+        plain, compiled = (partial(f, problem, n=size) for f in (_gradients, _compiled_gradients))
+        gradients = np.asarray(ask(plain, compiled if known else None, x, jax.random.fold_in(key, count)))
         part = gradients.sum(axis=0)
         scatter += float(((gradients - part / size) ** 2).sum())
         if total is None:
@@ -136,7 +143,7 @@ def _gradients(problem: Any, x: Tree, key: jax.Array, n: int) -> jax.Array:
     return jax.vmap(one)(batch)
 
 
-_compiled_gradients = jax.jit(_gradients, static_argnums=3)
+_compiled_gradients = jax.jit(_gradients, static_argnames="n")
 
 
 def sample_count(samples: Any) -> int:

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from ..modes import ask
 from ..results import Trace
 from ..theory.certificates import bound
 from ..theory.plan import Plan, round_up
@@ -123,14 +125,16 @@ def rounded_bound(plan: Plan, rho: float, q: float) -> float:
 def gradient_errors(problem: Any, points: Tree, K: int, k: int) -> tuple[float, float]:
     """The largest error of a mean of K or of k sample gradients in single precision, and their largest norm."""
     # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
-    ask = _gradients if jax.tree_util.all_leaves([problem]) else _compiled_gradients
+    known = not jax.tree_util.all_leaves([problem])
+    plain, compiled = (partial(f, problem, k=k) for f in (_gradients, _compiled_gradients))
+    both = partial(ask, plain, compiled if known else None)
     with jax.enable_x64(True):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), KEY), len(jax.tree.leaves(points)[0]))
         # Numbers that both types hold: only what is computed from them differs.
         at, drawn = jax.tree.map(_single, (points, jax.vmap(lambda key: problem.sample(key, K))(keys)))
-        exact = ask(problem, jax.tree.map(_double, at), jax.tree.map(_double, drawn), k)
+        exact = both(jax.tree.map(_double, at), jax.tree.map(_double, drawn))
     with jax.enable_x64(False):
-        rounded = ask(problem, at, drawn, k)
+        rounded = both(at, drawn)
     error = _largest(jax.tree.map(lambda a, b: _flat(a) - _flat(b), exact, rounded))
     return error, _largest(jax.tree.map(_flat, exact))
 
@@ -145,7 +149,7 @@ def _gradients(problem: Any, points: Tree, drawn: Tree, k: int) -> Tree:
     return jax.vmap(both)(points, drawn)
 
 
-_compiled_gradients = jax.jit(_gradients, static_argnums=3)
+_compiled_gradients = jax.jit(_gradients, static_argnames="k")
 
 
 def _single(leaf: Any) -> np.ndarray:
