@@ -6,9 +6,10 @@ load the same file agree. It belongs to one version of Python, because bytecode 
 
     numbers, text, arrays    type, shape and content
     containers, dataclasses  their parts; sets and keys of dictionaries without their order
-    functions                name, bytecode, constants, defaults, closure, and those of the globals that they mention
-    classes                  name and methods;   other objects: class and attributes
-    modules, and code of the standard library and of installed packages    by name alone
+    functions                name, bytecode, constants, defaults, closure, and those of the globals that they mention;
+                             if one is a user's module, those of its members
+    classes                  name, methods and attributes;   other objects: class and attributes
+    other modules, and code of the standard library and of installed packages    by name alone
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ import hashlib
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
-from functools import partial
+from functools import cached_property, partial, partialmethod
 from pathlib import Path
-from types import CellType, CodeType, FunctionType, MethodType
+from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any
 
 import jax
@@ -94,7 +95,7 @@ def _thing(value: Any, seen: Seen) -> Iterator[bytes]:
         yield from _function(value, seen)
     elif isinstance(value, type):
         yield from _class(value, seen)
-    elif isinstance(value, partial):
+    elif isinstance(value, partial | partialmethod):
         yield from _all((value.func, value.args, value.keywords), seen)
     elif isinstance(value, MethodType):
         yield from _all((value.__func__, value.__self__), seen)
@@ -102,8 +103,8 @@ def _thing(value: Any, seen: Seen) -> Iterator[bytes]:
         yield from _pieces(_content(value), seen)
     elif (inner := getattr(value, "__wrapped__", None)) is not None:  # compiled, cached and the like
         yield from _pieces(inner, seen)
-    elif isinstance(value, property):
-        yield from _pieces(value.fget, seen)
+    elif isinstance(value, property | cached_property):
+        yield from _pieces(value.fget if isinstance(value, property) else value.func, seen)
     elif is_dataclass(value):
         yield from _pieces(type(value), seen)
         yield from _all(((f.name, getattr(value, f.name, None)) for f in fields(value)), seen)
@@ -114,10 +115,22 @@ def _thing(value: Any, seen: Seen) -> Iterator[bytes]:
 
 def _function(function: FunctionType, seen: Seen) -> Iterator[bytes]:
     if _own(function.__module__):
-        code, known = function.__code__, function.__globals__
-        mentioned = ((name, known[name]) for name in _names(code) if name in known)
+        code = function.__code__
+        mentioned = _mentioned(_names(code), function.__globals__, set())
         parts = (code, function.__defaults__, function.__kwdefaults__, function.__closure__)
         yield from _all((*parts, *mentioned), seen)
+
+
+def _mentioned(names: list[str], known: dict[str, Any], modules: set[str]) -> Iterator[tuple[str, Any]]:
+    """What these names stand for, also as members of a user's modules that are among them."""
+    for name in names:
+        value = known.get(name)
+        if isinstance(value, ModuleType) and _own(value.__name__):
+            if value.__name__ not in modules:
+                modules.add(value.__name__)
+                yield name, list(_mentioned(names, vars(value), modules))
+        elif name in known:
+            yield name, value
 
 
 def _class(cls: type, seen: Seen) -> Iterator[bytes]:
@@ -127,8 +140,8 @@ def _class(cls: type, seen: Seen) -> Iterator[bytes]:
 
 
 def _counts(name: str, member: Any) -> bool:
-    """Methods, and values that are not Python's own bookkeeping."""
-    return isinstance(member, METHODS) or (type(member) in PLAIN and not name.startswith("__"))
+    """Methods, and whatever is not Python's own bookkeeping."""
+    return isinstance(member, METHODS) or not name.startswith(("__", "_abc_"))
 
 
 def _names(code: CodeType) -> list[str]:
