@@ -286,6 +286,7 @@ REFUSALS = [
     ("quadratic --target 1 --report page.pdf", "report must end in .html; got page.pdf"),
     ("quadratic --target 1 --report no/page.html", "report must lie in an existing directory"),
     ("quadratic --target 1 --report folder.html", "report must be a writable file; got folder.html"),
+    ("quadratic --target 1 --checkpoint a.html --report ./a.html", "report must be another file than the checkpoint"),
     ("quadratic --target 1 --checkpoint no/run.ckpt", "checkpoint must lie in an existing directory"),
     ("quadratic --target 1 --checkpoint folder.html", "checkpoint must be a writable file"),
     ("quadratic --target 1 --frobnicate", "No such option: --frobnicate"),

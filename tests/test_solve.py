@@ -4,12 +4,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import own
 import pytest
@@ -65,6 +66,65 @@ def test_two_phase_takes_the_candidate_with_the_smallest_bound() -> None:
     # The standard error of a mean of 20,000 rows, whose spread is about 0.5, is below 0.004.
     assert true_norm(found.x) <= min(norms) + 0.03 < max(norms)
     assert found.certificate.mean_norm == pytest.approx(true_norm(found.x), abs=0.03)
+
+
+class Domain:
+    """A gradient that exists for x_1 > 0.5 alone, and a run that leaves this."""
+
+    name, is_exact, infimum = "domain", False, None
+
+    def start(self) -> jax.Array:
+        return jnp.array([3.0, 3.0])
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return jax.random.uniform(key, (n, 2), minval=-0.1, maxval=0.1)
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return x + jnp.mean(batch, axis=0) + 0 * jnp.sqrt(x[0] - 0.5)
+
+    def constants(self, x0: object = None, sense: str = "almost-sure") -> Constants:
+        return Constants(L0=1, L1=0, sigma0=0.2, sigma1=0, gap=9.5, noise=sense)
+
+
+@pytest.mark.filterwarnings("ignore:The guarantee is not kept")
+def test_a_candidate_whose_gradient_is_not_finite_is_never_the_best() -> None:
+    found = minimize(Domain(), target=1.5, progress=False)
+    firsts = found.trace.candidates.x[0][:, 0]
+    assert (firsts < 0.5).any() and (firsts > 0.5).any()
+    assert found.x[0] > 0.5 and np.isfinite(found.certificate.upper_bound)
+    last = minimize(Domain(), target=1.5, progress=False, choose="last").certificate
+    assert last.upper_bound == np.inf and last.guarantee.startswith("No bound of ||grad F(x)||")
+
+
+class Centred(Domain):
+    """A NumPy array in an object that JAX does not know."""
+
+    def __init__(self) -> None:
+        self.centre = np.array([0.1, 0.7])
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return x - self.centre + jnp.mean(batch, axis=0)
+
+
+def centred() -> object:
+    """One in a function."""
+    centre = np.array([0.1, 0.7])
+    rows = np.random.default_rng(0).uniform(-0.1, 0.1, size=(50, 2))
+    known = Domain().constants()
+    return from_loss(lambda x, row: ((x - centre - row) ** 2).sum() / 2, rows, start=np.full(2, 3.0), constants=known)
+
+
+@pytest.mark.parametrize("make", [Centred, centred])
+@pytest.mark.parametrize("double", [False, True])
+def test_arrays_of_numpy_are_asked_in_both_precisions(double: bool, make: Callable[[], object]) -> None:
+    """Single or double in the run, double in the certificate, single where rounding is measured; and again."""
+    problem = make()
+    with jax.enable_x64(double):
+        found = [minimize(problem, target=0.5, progress=False) for _ in range(2)]
+    for one in found:
+        assert one.x.dtype == (np.float64 if double else np.float32)
+        assert np.linalg.norm(one.x - [0.1, 0.7]) < one.certificate.upper_bound + 0.02 < 0.5
+        assert 1e-8 < one.precision.gradient_error * 2**-24 / one.precision.unit_roundoff < 1e-6
 
 
 def test_a_seed_alone_or_first_of_many_gives_the_same_point() -> None:
@@ -166,6 +226,10 @@ def helper(x, power=2):
 
 class Setting:
     size = 3
+    corners = {"low": [np.array([1.0, 5.0])]}
+    twice = functools.partialmethod(lambda self, by, x: by * x, 2.0)
+    @functools.cached_property
+    def half(self): return 0.5
     def __init__(self): self.shift = np.zeros(3)
     def apply(self, x): return x + self.shift
 setting = Setting()
@@ -197,6 +261,10 @@ CHANGES = [
     ('"g"}', '"h"}'),
     ("import tanh", "import sinh"),
     ("def helper(x,", "def helper(y, x=1.0,"),
+    ("[1.0, 5.0]", "[1.0, 6.0]"),
+    ("by * x, 2.0", "by * x, 3.0"),
+    ("by * x", "by - x"),
+    ("return 0.5", "return 0.75"),
 ]
 
 
@@ -209,6 +277,34 @@ def loaded(folder: Path, text: str) -> str:
 def test_fingerprints_follow_the_code(tmp_path: Path, old: str, new: str) -> None:
     assert FILE.count(old) == 1
     assert loaded(tmp_path, FILE) != loaded(tmp_path, FILE.replace(old, new))
+
+
+@pytest.mark.parametrize(("old", "new"), [("TABLE = [1.0]", "TABLE = [2.0]"), ("x - ", "x + "), ("1e-3", "1e-2")])
+def test_fingerprints_follow_the_modules_that_the_code_mentions(
+    tmp_path: Path, old: str, new: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Members of a module, and of one that it mentions, which mentions the first; not those that nobody mentions."""
+    files = {
+        "first": "import second\nUNUSED = 1\nTABLE = [1.0]\ndef shifted(x): return x - second.small() * TABLE[0]\n",
+        "second": "import first\nUNUSED = 1\ndef small(): return 1e-3 * len(first.TABLE)\n",
+    }
+    text = "import numpy as np\nimport first\nfrom normstorm.problems import from_loss\n"
+    text += "def loss(x, row): return ((first.shifted(x) - row) ** 2).sum()\n"
+    text += "problem = from_loss(loss, np.eye(3), start=np.zeros(3))\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    def seen(*change: str) -> str:
+        for name, code in files.items():
+            (tmp_path / f"{name}.py").write_text(code.replace(*change) if change else code)
+            sys.modules.pop(name, None)
+        return loaded(tmp_path, text)
+
+    try:
+        assert seen() == seen() == seen("UNUSED = 1", "UNUSED = 2") != seen(old, new)
+    finally:
+        for name in files:
+            sys.modules.pop(name, None)
 
 
 def test_fingerprints_do_not_follow_comments_places_and_processes(tmp_path: Path) -> None:

@@ -99,6 +99,8 @@ def _solved(given: dict[str, Any]) -> Any:
     page = files.page(given["report"], DEFAULT_REPORT)
     if given["checkpoint"] is not None:
         files.writable("checkpoint", files.checked("checkpoint", given["checkpoint"]))
+        if page.resolve() == Path(given["checkpoint"]).resolve():
+            raise ValueError(f"report must be another file than the checkpoint; got {page} for both")
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]

@@ -34,7 +34,12 @@ class Summary:
 
 
 def upper_bound(summary: Summary, sigma0: float, sigma1: float, delta: float, sense: Sense) -> float:
-    """||grad F(x)|| is at most this with probability at least 1 - delta; infinity if there are too few samples."""
+    """||grad F(x)|| is at most this with probability at least 1 - delta.
+
+    Infinity if there are too few samples, or if a sample gradient is not finite.
+    """
+    if not math.isfinite(summary.mean_norm):
+        return math.inf
     if sense == "almost-sure":
         # Two proofs, each with half of delta: the smaller one holds.
         return min(
