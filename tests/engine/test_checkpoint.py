@@ -103,3 +103,36 @@ def test_a_run_refuses_what_is_not_its_own(tmp_path: Path) -> None:
     ]:
         with pytest.raises(ValueError, match=f"must belong to this run; its {word} is"):
             go(**change)
+
+
+class Mine:
+    """A class that JAX does not know."""
+
+    name = "mine"
+
+    def __init__(self, scale: float, centre: float) -> None:
+        self.scale, self.table, self.toy = scale, {"centre": np.full(3, centre)}, Toy(3)
+
+    def sample(self, key: Any, n: int) -> Any:
+        return self.toy.sample(key, n)
+
+    def grad(self, x: Any, batch: Any) -> Any:
+        return self.scale * self.toy.grad(x - self.table["centre"], batch)
+
+
+@pytest.mark.parametrize(
+    ("problem", "same", "other"),
+    [
+        (Toy(3, q=1.0), Toy(3, q=1.0), Toy(3, q=2.0)),
+        (Toy(3, q=np.ones(3)), Toy(3, q=np.ones(3)), Toy(3, q=np.array([1.0, 1.0, 2.0]))),
+        (Mine(1.0, 0.0), Mine(1.0, 0.0), Mine(2.0, 0.0)),
+        (Mine(1.0, 0.0), Mine(1.0, 0.0), Mine(1.0, 1e-9)),
+    ],
+)
+def test_a_run_refuses_what_belongs_to_other_numbers(problem: Any, same: Any, other: Any, tmp_path: Path) -> None:
+    """Also without a fingerprint."""
+    file, storm = tmp_path / "c.safetensors", normalized_storm(alpha=0.1, eta=0.1)
+    first = run(problem, storm, np.ones(3), 40, 2, checkpoint=file)
+    np.testing.assert_array_equal(run(same, storm, np.ones(3), 40, 2, checkpoint=file).last, first.last)
+    with pytest.raises(ValueError, match="must belong to this run; its problem's numbers is"):
+        run(other, storm, np.ones(3), 40, 2, checkpoint=file)

@@ -54,6 +54,9 @@ class Same:
     def __hash__(self) -> int:
         return id(self.value)
 
+    def __repr__(self) -> str:
+        return type(self.value).__qualname__  # the same in every process
+
 
 def _content(value: Any, holders: tuple[int, ...] = ()) -> Any:
     """Something that changes when an attribute is replaced, or filled with other numbers, also inside of others."""
@@ -197,14 +200,13 @@ class Job:
     def identity(self, x: Tree) -> dict[str, Any]:
         """What a checkpoint must agree with."""
         leaves, structure = jax.tree.flatten((self.words.algorithm, x))
-        content = hashlib.sha256(str(structure).encode())
-        for leaf in leaves:
-            content.update(np.asarray(leaf).dtype.str.encode() + np.asarray(leaf).tobytes())
+        held = repr(self.fixed.content if self.fixed else ())
         seeds = hashlib.sha256(seed_words(self.seeds).tobytes()).hexdigest()
         return {
             "algorithm": self.words.algorithm.name,
-            "algorithm and x0": content.hexdigest(),
+            "algorithm and x0": _digest(str(structure), leaves),
             "problem": self.problem_name,
+            "problem's numbers": _digest(held, jax.tree.leaves(self.words.problem)),
             "steps": self.steps,
             "seeds": f"{len(self.seeds)} with sha256 {seeds}",
             "program": str(tuple(self.shape)),
@@ -278,6 +280,15 @@ class Job:
             candidates=Pick(self.picks, kept),
             estimate=state.m,
         )
+
+
+def _digest(text: str, leaves: list[Any]) -> str:
+    content = hashlib.sha256(text.encode())
+    for leaf in leaves:
+        is_key = jnp.issubdtype(jnp.result_type(leaf), jax.dtypes.prng_key)
+        array = np.asarray(jax.random.key_data(leaf) if is_key else leaf)
+        content.update(f"{array.dtype.str} {array.shape}".encode() + array.tobytes())
+    return content.hexdigest()
 
 
 def _forms(leaves: list[Any]) -> tuple[Any, ...]:
