@@ -14,7 +14,7 @@ ROOMS = {  # room: rooms of ours that it may import
     "pytrees": set(),
     "compiler": set(),
     "random": {"compiler"},
-    "engine": {"results", "pytrees", "random", "compiler"},
+    "engine": {"results", "pytrees", "random", "compiler", "files"},
     "problems": {"pytrees", "random", "theory.constants"},
     "files": set(),
     "options": set(),

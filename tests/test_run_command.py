@@ -287,6 +287,7 @@ REFUSALS = [
     ("quadratic --target 1 --report no/page.html", "report must lie in an existing directory"),
     ("quadratic --target 1 --report folder.html", "report must be a writable file; got folder.html"),
     ("quadratic --target 1 --checkpoint no/run.ckpt", "checkpoint must lie in an existing directory"),
+    (f"quadratic --target 1 --checkpoint {'a' * 256}", "checkpoint must have a name of 1 to 240 bytes"),
     ("quadratic --target 1 --checkpoint folder.html", "checkpoint must be a writable file"),
     ("quadratic --target 1 --frobnicate", "No such option: --frobnicate"),
 ]

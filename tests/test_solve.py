@@ -276,6 +276,8 @@ def test_fingerprints_of_objects_with_their_own_methods() -> None:
         ({"seeds": 0}, "seeds must be an integer in"),
         ({"seeds": [1, 1]}, "seeds must be different integers"),
         ({"samples": 1}, "samples must be an integer in"),
+        ({"checkpoint": ""}, "^minimize: checkpoint must have a name of 1 to 240 bytes"),
+        ({"checkpoint": "no/run"}, "^minimize: checkpoint must lie in an existing directory; got no/run"),
     ],
 )
 def test_refusals(options: dict[str, object], sentence: str) -> None:

@@ -97,8 +97,6 @@ def _solved(given: dict[str, Any]) -> Any:
     place = given["problem"] or DEFAULT_PROBLEM
     question, defaults = _question(given, place)
     page = files.page(given["report"], DEFAULT_REPORT)
-    if given["checkpoint"] is not None:
-        files.writable("checkpoint", files.checked("checkpoint", given["checkpoint"]))
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]

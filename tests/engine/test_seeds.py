@@ -249,6 +249,51 @@ def test_refusals(given: dict[str, Any], message: str) -> None:
     assert str(error.value) == message
 
 
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "must have a name of 1 to 240 bytes, none of them 0; got ''"),
+        ("a" * 241, f"must have a name of 1 to 240 bytes, none of them 0; got '{'a' * 241}'"),
+        ("\xe9" * 121, "must have a name of 1 to 240 bytes"),
+        ("a\0", r"must have a name of 1 to 240 bytes, none of them 0; got 'a\x00'"),
+        ("no/run", "must lie in an existing directory; got no/run"),
+        (f"{'a' * 300}/run", "must lie in an existing directory"),
+        (Path("folder"), "must be a writable file; got folder"),
+        (3, "must be a path or None; got checkpoint=3"),
+    ],
+)
+def test_an_unusable_checkpoint_is_refused_before_the_first_step(
+    name: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    problem = Metered(Toy(3))
+    with pytest.raises(ValueError) as error:
+        run(problem, STORM, jnp.ones(3), 5, 1, checkpoint=name)
+    assert str(error.value).startswith(f"run: checkpoint {sentence}") and problem.calls == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_longest_name_of_a_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / ("a" * 240)
+    run(Toy(3), STORM, jnp.ones(3), 5, 1, checkpoint=file)
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_an_interruption_comes_out_even_if_saving_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def stop(done: int, steps: int) -> None:
+        folder.rmdir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        run(Toy(3), STORM, jnp.ones(3), 5, 1, checkpoint=folder / "run", progress=stop)
+    (note,) = error.value.__notes__
+    assert note.startswith(f"run: checkpoint {folder / 'run'} could not be saved; got FileNotFoundError")
+
+
 def test_double_precision_must_be_on() -> None:
     with jax.enable_x64(False), pytest.raises(ValueError) as error:
         run(Toy(3), STORM, np.ones(3), 5, 1)

@@ -56,6 +56,7 @@ def run(
     A seed's numbers depend on problem, algorithm, x0, steps and itself alone: not on other seeds, chunks, threads or
     interruptions.
     """
+    storage.usable("run", checkpoint)
     x, todo = _point(x0), _seeds(seeds)
     _whole("steps", steps, 1, LONGEST)
     _whole("records", records, 1, LONGEST)
@@ -87,9 +88,9 @@ def run(
                 if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
                     storage.save(checkpoint, _flat(groups), identity)
                     saved = now
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as stop:
             if checkpoint is not None:
-                storage.save(checkpoint, _flat(groups), identity)
+                _save_anyway(stop, checkpoint, groups, identity)
             raise
     return job.result(groups)
 
@@ -110,6 +111,16 @@ def _flat(groups: list[Group]) -> dict[str, np.ndarray]:
     """All calls in one dictionary of arrays, the call on the first axis."""
     stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(groups))
     return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(stacked)}
+
+
+def _save_anyway(
+    stop: KeyboardInterrupt, path: str | os.PathLike[str], groups: list[Group], identity: dict[str, Any]
+) -> None:
+    """Save on the way out; the interruption goes on even if that fails, and carries the reason."""
+    try:
+        storage.save(path, _flat(groups), identity)
+    except Exception as error:
+        stop.add_note(f"run: checkpoint {path} could not be saved; got {type(error).__name__}: {error}")
 
 
 def _resume(path: str | os.PathLike[str] | None, identity: dict[str, Any], groups: list[Group]) -> list[Group] | None:

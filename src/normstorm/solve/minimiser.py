@@ -24,6 +24,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..engine import checkpoint as storage
 from ..engine.algorithms import from_plan
 from ..engine.run import run
 from ..point_certificate import PointCertificate, certify, sample_count
@@ -105,6 +106,7 @@ def minimize(
     progress     a bar on a terminal, or a function of (steps done, steps)
     checkpoint   a file that is resumed if it exists and kept up to date
     """
+    storage.usable("minimize", checkpoint)
     if samples is not None:
         sample_count(samples)
     if choose not in CHOICES:
