@@ -273,6 +273,13 @@ def test_fingerprints_of_objects_with_their_own_methods() -> None:
         ({"plan": replace(PLAN, horizon=2**31)}, "must lead to at most 1073741824 steps"),
         ({"plan": None, "target": -1.0}, "target must be a finite number > 0"),
         ({"plan": None, "target": 1.0, "confidence": 2}, r"confidence must be a number in \(0, 1\)"),
+        ({"plan": None, "target": 1.0, "confidence": 1 - 2**-53}, "confidence must be at most 0.9999999999999991; got"),
+        ({"plan": replace(PLAN, confidence=1 - 2**-53)}, "confidence must be at most 0.9999999999999991; got"),
+        (
+            {"plan": None, "target": 1.0, "confidence": 1e-300},
+            "confidence must be at least 1e-16; got confidence=1e-300",
+        ),
+        ({"confidence": np.array([0.9, 0.9])}, "confidence must be a number in"),
         ({"seeds": 0}, "seeds must be an integer in"),
         ({"seeds": [1, 1]}, "seeds must be different integers"),
         ({"samples": 1}, "samples must be an integer in"),

@@ -29,6 +29,7 @@ from ..engine.algorithms import from_plan
 from ..engine.run import run
 from ..point_certificate import PointCertificate, certify, sample_count
 from ..results import Trace
+from ..theory import checks
 from ..theory.fresh import Sense, samples_for
 from ..theory.plan import Plan, round_up
 from ..theory.planner import plan as make_plan
@@ -40,6 +41,7 @@ Tree = Any
 CHOICES = ("two-phase", "random", "smallest", "last")
 CANDIDATES = 8
 LONGEST = 2**30
+HIGHEST = 1 - 2**-50  # confidence of which double precision can still give each candidate its part
 
 
 @dataclass(frozen=True)
@@ -107,13 +109,17 @@ def minimize(
     checkpoint   a file that is resumed if it exists and kept up to date
     """
     storage.usable("minimize", checkpoint)
+    if confidence is not None:
+        checks.confidence("minimize", confidence)
     if samples is not None:
         sample_count(samples)
     if choose not in CHOICES:
         raise ValueError(f"minimize: choose must be one of {', '.join(CHOICES)}; got choose={choose!r}")
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
-    level = found.confidence if found.confidence is not None else (0.99 if confidence is None else confidence)
+    level = found.confidence if found.confidence is not None else (0.99 if confidence is None else float(confidence))
+    if level > HIGHEST:
+        raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
     if found.horizon > LONGEST:
         raise ValueError(
