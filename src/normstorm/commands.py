@@ -94,7 +94,7 @@ def _left(checkpoint: Given) -> str:
 
 def _solved(given: dict[str, Any]) -> Any:
     """Everything that can be refused without work is refused first; the page is the last thing that is done."""
-    place = given["problem"] or DEFAULT_PROBLEM
+    place = DEFAULT_PROBLEM if given["problem"] is None else given["problem"]
     question, defaults = _question(given, place)
     page = files.page(given["report"], DEFAULT_REPORT)
     import jax
@@ -139,7 +139,7 @@ def _question(given: dict[str, Any], place: str) -> tuple[dict[str, Any], tuple[
     _within("seeds", asked["seeds"], 1, MOST_SEEDS)
     if asked["samples"] is not None:
         _within("samples", asked["samples"], 2, 10**8)
-    return asked, left if given["problem"] else ("problem", *left)
+    return asked, ("problem", *left) if given["problem"] is None else left
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:
