@@ -18,7 +18,7 @@ ROOMS = {  # room: rooms of ours that it may import
     "problems": {"pytrees", "random", "theory.constants"},
     "files": set(),
     "options": set(),
-    "point_certificate": {"theory"},
+    "point_certificate": {"theory", "pytrees"},
     "solve": {"theory", "engine", "results", "point_certificate"},
     "torch": {"theory", "files", "pages"},
     "optax": {"theory"},

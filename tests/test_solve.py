@@ -283,6 +283,10 @@ def test_fingerprints_of_objects_with_their_own_methods() -> None:
         ({"seeds": 0}, "seeds must be an integer in"),
         ({"seeds": [1, 1]}, "seeds must be different integers"),
         ({"samples": 1}, "samples must be an integer in"),
+        ({"seeds": None}, "seeds must be an integer in"),
+        ({"seeds": 1.5}, "seeds must be an integer in"),
+        ({"plan": 3}, "^minimize: plan must be a Plan, as normstorm.plan returns it, or None; got plan=3"),
+        ({"x0": "a"}, "^minimize: x0 must be float32 or float64 in all its leaves; got str"),
         ({"checkpoint": ""}, "^minimize: checkpoint must have a name of 1 to 240 bytes"),
         ({"checkpoint": "no/run"}, "^minimize: checkpoint must lie in an existing directory; got no/run"),
     ],
@@ -290,6 +294,11 @@ def test_fingerprints_of_objects_with_their_own_methods() -> None:
 def test_refusals(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         solve(**options)
+
+
+def test_the_name_of_a_problem_is_none() -> None:
+    with pytest.raises(ValueError, match=r"^minimize: problem must be an object with .*; got an object of type str$"):
+        minimize("dro-regression", target=1.0)
 
 
 def test_constants_must_serve_the_guarantee() -> None:

@@ -26,7 +26,8 @@ import numpy as np
 
 from ..engine import checkpoint as storage
 from ..engine.algorithms import from_plan
-from ..engine.run import run
+from ..engine.checks import able
+from ..engine.run import point, run
 from ..point_certificate import PointCertificate, certify, sample_count
 from ..results import Trace
 from ..theory import checks
@@ -108,7 +109,10 @@ def minimize(
     progress     a bar on a terminal, or a function of (steps done, steps)
     checkpoint   a file that is resumed if it exists and kept up to date
     """
+    able("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
     storage.usable("minimize", checkpoint)
+    if x0 is not None:
+        point("minimize", x0)
     if confidence is not None:
         checks.confidence("minimize", confidence)
     if samples is not None:
@@ -159,6 +163,8 @@ def _planned(
     problem: Any, x0: Tree | None, target: float | None, budget: int | None, plan: Plan | None, confidence: float | None
 ) -> Plan:
     if plan is not None:
+        if not isinstance(plan, Plan):
+            raise ValueError(f"minimize: plan must be a Plan, as normstorm.plan returns it, or None; got plan={plan!r}")
         if target is not None or budget is not None:
             raise ValueError(
                 f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, "
