@@ -110,10 +110,28 @@ def test_the_sentence_names_the_assumption() -> None:
         ({"samples": 10**9}, "samples must be an integer in"),
         ({"precision": 0}, "precision must be a finite number > 0"),
         ({"precision": float("nan")}, "precision must be a finite number > 0"),
+        ({"precision": "a"}, "precision must be a finite number > 0; got precision='a'"),
+        ({"precision": True}, "precision must be a finite number > 0; got precision=True"),
+        ({"confidence": 1e-300, "samples": 9}, "^certify: confidence must be at least 1e-16"),
+        (
+            {"samples": 9, "seed": "a"},
+            r"^certify: seed must be an integer in \[-9223372036854775808, 92.*; got seed='a'",
+        ),
+        ({"samples": 9, "seed": 1.5}, "seed must be an integer in .*; got seed=1.5"),
+        ({"samples": 9, "seed": None}, "seed must be an integer in .*; got seed=None"),
+        ({"samples": 9, "seed": 2**70}, "seed must be an integer in"),
+        ({"samples": 9, "x": None}, r"^certify: x must have the shape \(3,\) of the problem's start; got nothing"),
+        ({"samples": 9, "x": "a"}, r"x must have the shape \(3,\) of the problem's start; got \(\)"),
+        ({"samples": 9, "x": np.ones(4)}, r"x must have the shape \(3,\) of the problem's start; got \(4,\)"),
         ({"precision": 1e-9}, "samples must be an integer in"),
         ({"samples": 9, "sense": "loud"}, "sense must be one of almost-sure, mean-square"),
     ],
 )
 def test_refusals(words: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
-        certify(own.problem, X, **words)
+        certify(own.problem, **{"x": X} | words)
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    found = certify(own.problem, X, np.float32(0.9), np.int64(9), seed=np.int32(0))
+    assert found == certify(own.problem, X, float(np.float32(0.9)), 9)

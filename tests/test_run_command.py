@@ -277,7 +277,9 @@ REFUSALS = [
     ("quadratic --budget 1.5", "budget must be an integer of at most 30 digits"),
     ("quadratic --budget 0", "budget must be an integer in [1, "),
     ("quadratic --target 1e-3", "target and budget must lead to at most "),
-    ("quadratic --target 1 --confidence 1", "confidence must be a number in (0, 1)"),
+    ("quadratic --target 1 --confidence 1", "confidence must be a number in (0, 1); got confidence=1.0"),
+    ("quadratic --target 1 --confidence 0.9999999999999999", "confidence must be at most 0.9999999999999991; got"),
+    ("quadratic --target 1 --confidence 1e-300", "confidence must be at least 1e-16; got confidence=1e-300"),
     ("quadratic --target 1 --confidence x", "confidence must be a number; got confidence=x"),
     ("quadratic --target 1 --seeds 0", "seeds must be an integer in [1, 100000]; got seeds=0"),
     ("quadratic --target 1 --seeds many", "seeds must be an integer of at most 30 digits"),
@@ -288,6 +290,7 @@ REFUSALS = [
     ("quadratic --target 1 --report folder.html", "report must be a writable file; got folder.html"),
     ("quadratic --target 1 --checkpoint a.html --report ./a.html", "report must be another file than the checkpoint"),
     ("quadratic --target 1 --checkpoint no/run.ckpt", "checkpoint must lie in an existing directory"),
+    (f"quadratic --target 1 --checkpoint {'a' * 256}", "checkpoint must have a name of 1 to 240 bytes"),
     ("quadratic --target 1 --checkpoint folder.html", "checkpoint must be a writable file"),
     ("quadratic --target 1 --frobnicate", "No such option: --frobnicate"),
 ]
@@ -300,6 +303,26 @@ def test_refusals(run, words: str, sentence: str) -> None:
     assert (code, out) == (2, "")
     assert err.startswith("normstorm run: ") and sentence in err and err.count("\n") == 1
     assert [path.name for path in Path.cwd().iterdir()] == ["folder.html"]
+
+
+def test_an_empty_name_is_no_problem(run) -> None:
+    code, out, err = run("run", "", "--target", 1)
+    assert (code, out) == (2, "") and err.endswith("; got problem=''\n") and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("raise SystemExit(3)", "mine.py:problem must run without an error; got SystemExit: 3"),
+        (
+            "import dataclasses, own, sys\nproblem = dataclasses.replace(own.problem, known=lambda x: sys.exit(4))",
+            "problem must run without an error; got SystemExit at line 2 of mine.py: 4",
+        ),
+    ],
+)
+def test_a_file_that_exits_is_refused(run, tmp_path: Path, text: str, sentence: str) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    assert run("run", "mine.py:problem", "--target", 1) == (2, "", f"normstorm run: {sentence}\n")
 
 
 def test_defaults_are_for_the_default_problem(run, monkeypatch) -> None:

@@ -369,14 +369,32 @@ def test_fingerprints_of_objects_with_their_own_methods() -> None:
         ({"plan": replace(PLAN, horizon=2**31)}, "must lead to at most 1073741824 steps"),
         ({"plan": None, "target": -1.0}, "target must be a finite number > 0"),
         ({"plan": None, "target": 1.0, "confidence": 2}, r"confidence must be a number in \(0, 1\)"),
+        ({"plan": None, "target": 1.0, "confidence": 1 - 2**-53}, "confidence must be at most 0.9999999999999991; got"),
+        ({"plan": replace(PLAN, confidence=1 - 2**-53)}, "confidence must be at most 0.9999999999999991; got"),
+        (
+            {"plan": None, "target": 1.0, "confidence": 1e-300},
+            "confidence must be at least 1e-16; got confidence=1e-300",
+        ),
+        ({"confidence": np.array([0.9, 0.9])}, "confidence must be a number in"),
         ({"seeds": 0}, "seeds must be an integer in"),
         ({"seeds": [1, 1]}, "seeds must be different integers"),
         ({"samples": 1}, "samples must be an integer in"),
+        ({"seeds": None}, "seeds must be an integer in"),
+        ({"seeds": 1.5}, "seeds must be an integer in"),
+        ({"plan": 3}, "^minimize: plan must be a Plan, as normstorm.plan returns it, or None; got plan=3"),
+        ({"x0": "a"}, "^minimize: x0 must be float32 or float64 in all its leaves; got str"),
+        ({"checkpoint": ""}, "^minimize: checkpoint must have a name of 1 to 240 bytes"),
+        ({"checkpoint": "no/run"}, "^minimize: checkpoint must lie in an existing directory; got no/run"),
     ],
 )
 def test_refusals(options: dict[str, object], sentence: str) -> None:
     with pytest.raises(ValueError, match=sentence):
         solve(**options)
+
+
+def test_the_name_of_a_problem_is_none() -> None:
+    with pytest.raises(ValueError, match=r"^minimize: problem must be an object with .*; got an object of type str$"):
+        minimize("dro-regression", target=1.0)
 
 
 def test_constants_must_serve_the_guarantee() -> None:

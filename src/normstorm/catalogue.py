@@ -42,7 +42,7 @@ def own_code(place: str) -> Iterator[None]:
         yield
     except ValueError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         file = Path(place.rpartition(":")[0])
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _same_file(f.filename, file)]
         if not lines:

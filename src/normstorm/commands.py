@@ -94,13 +94,11 @@ def _left(checkpoint: Given) -> str:
 
 def _solved(given: dict[str, Any]) -> Any:
     """Everything that can be refused without work is refused first; the page is the last thing that is done."""
-    place = given["problem"] or DEFAULT_PROBLEM
+    place = DEFAULT_PROBLEM if given["problem"] is None else given["problem"]
     question, defaults = _question(given, place)
     page = files.page(given["report"], DEFAULT_REPORT)
-    if given["checkpoint"] is not None:
-        files.writable("checkpoint", files.checked("checkpoint", given["checkpoint"]))
-        if page.resolve() == Path(given["checkpoint"]).resolve():
-            raise ValueError(f"report must be another file than the checkpoint; got {page} for both")
+    if given["checkpoint"] is not None and page.resolve() == Path(given["checkpoint"]).resolve():
+        raise ValueError(f"report must be another file than the checkpoint; got {page} for both")
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
@@ -143,7 +141,7 @@ def _question(given: dict[str, Any], place: str) -> tuple[dict[str, Any], tuple[
     _within("seeds", asked["seeds"], 1, MOST_SEEDS)
     if asked["samples"] is not None:
         _within("samples", asked["samples"], 2, 10**8)
-    return asked, left if given["problem"] else ("problem", *left)
+    return asked, ("problem", *left) if given["problem"] is None else left
 
 
 def _within(name: str, value: int, least: int, most: int) -> None:

@@ -6,14 +6,18 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+LONGEST_NAME = 240  # bytes; what is written beside the file has up to 15 more
 
-def checked(what: str, file: str | Path, suffixes: Iterable[str] = ()) -> Path:
+
+def checked(what: str, file: str | os.PathLike[str], suffixes: Iterable[str] = ()) -> Path:
     """The path of a file to be written, refused before any work if it cannot become one."""
     path, allowed = Path(file), tuple(suffixes)
     if allowed and path.suffix.lower() not in allowed:
         ending = allowed[0] if len(allowed) == 1 else f"one of {', '.join(allowed)}"
         raise ValueError(f"{what} must end in {ending}; got {path}")
-    if not path.parent.is_dir():
+    if not 0 < len(os.fsencode(path.name)) <= LONGEST_NAME or "\0" in path.name:
+        raise ValueError(f"{what} must have a name of 1 to {LONGEST_NAME} bytes, none of them 0; got {str(file)!r}")
+    if not os.path.isdir(path.parent):
         raise ValueError(f"{what} must lie in an existing directory; got {path}")
     return path
 
@@ -30,7 +34,9 @@ def page(file: str | None, default: Path) -> Path:
 
 
 def writable(what: str, path: Path) -> None:
-    if path.is_dir() or not os.access(path if path.exists() else path.parent, os.W_OK):
+    """Refuse what is no file, and what cannot be written or renamed to in its directory."""
+    exists = os.path.exists(path)
+    if (exists and not (path.is_file() and os.access(path, os.W_OK))) or not os.access(path.parent, os.W_OK):
         raise ValueError(f"{what} must be a writable file; got {path}")
 
 

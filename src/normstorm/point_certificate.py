@@ -7,7 +7,6 @@ docs/theory/fresh-samples.md.
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
@@ -17,12 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from .modes import ask
+from .pytrees import misfit
+from .theory import checks
 from .theory.fresh import Sense, Summary, groups_for, samples_for, upper_bound
 from .theory.plan import round_up
 
 Tree = Any
 CHUNK = 2048
 MOST_SAMPLES = 10**8
+SEEDS = -(2**63), 2**63 - 1
 # Steps of a run are below 2^30: these keys are nobody else's.
 FRESH = 2**31
 
@@ -70,8 +72,12 @@ def certify(
     in the worst case that the noise constants allow at ||grad F(x1)||.
     sense   "almost-sure" uses assumption 4A, "mean-square" only 4B
     """
-    if isinstance(confidence, bool) or not isinstance(confidence, int | float) or not 0 < confidence < 1:
-        raise ValueError(f"certify: confidence must be a number in (0, 1); got confidence={confidence!r}")
+    confidence = checks.confidence("certify", confidence)
+    number = checks.whole(seed)
+    if number is None or not SEEDS[0] <= number <= SEEDS[1]:
+        raise ValueError(f"certify: seed must be an integer in [{SEEDS[0]}, {SEEDS[1]}]; got seed={seed!r}")
+    if words := misfit(problem, x):
+        raise ValueError(f"certify: x must {words}")
     if (samples is None) == (precision is None):
         raise ValueError(
             "certify: exactly one of samples, precision must be given; "
@@ -81,14 +87,14 @@ def certify(
     noise = problem.constants(None, sense)
     if samples is None:
         assert precision is not None
-        if not 0 < precision < math.inf:
+        if not 0 < checks.real(precision) < math.inf:
             raise ValueError(f"certify: precision must be a finite number > 0; got precision={precision!r}")
         samples = samples_for(precision, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
     samples = sample_count(samples)
     groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
-    summary = summarise(problem, x, samples, groups, seed)
+    summary = summarise(problem, x, samples, groups, number)
     bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense)
-    return PointCertificate(bound, float(confidence), summary.samples, summary.mean_norm, sense)
+    return PointCertificate(bound, confidence, summary.samples, summary.mean_norm, sense)
 
 
 def summarise(problem: Any, x: Tree, samples: int, groups: int, seed: int) -> Summary:
@@ -148,10 +154,7 @@ _compiled_gradients = jax.jit(_gradients, static_argnames="n")
 
 def sample_count(samples: Any) -> int:
     """A number of fresh samples that can be drawn."""
-    try:
-        number = None if isinstance(samples, bool) else operator.index(samples)
-    except TypeError:
-        number = None
+    number = checks.whole(samples)
     if number is None or not 2 <= number <= MOST_SAMPLES:
         raise ValueError(f"certify: samples must be an integer in [2, {MOST_SAMPLES:.0e}]; got samples={samples!r}")
     return number

@@ -6,6 +6,7 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import jax
+import numpy as np
 
 STATIC = {"static": True}
 Class = TypeVar("Class", bound=type)
@@ -35,3 +36,30 @@ def pytree(cls: Class) -> Class:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+def misfit(problem: Any, x: Any) -> str | None:
+    """What x must be, if it is of another form than the problem's start and gradients at it are not of its own form."""
+    if not callable(getattr(problem, "start", None)):
+        return None
+    start = problem.start()
+    if _form(start) == _form(x):
+        return None
+    try:
+        gradient = jax.eval_shape(lambda key: problem.grad(x, problem.sample(key, 1)), jax.random.key(0))
+    except Exception:  # whatever the problem says of a point that is not its own
+        gradient = None
+    if gradient is not None and _form(gradient) == _form(x):
+        return None
+    return f"have the shape {_shapes(start)} of the problem's start; got {_shapes(x)}"
+
+
+def _form(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
+    leaves, structure = jax.tree.flatten(tree)
+    return structure, [np.shape(leaf) for leaf in leaves]
+
+
+def _shapes(tree: Any) -> str:
+    """The shape of every leaf behind its path."""
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return ", ".join(f"{jax.tree_util.keystr(path)} {np.shape(leaf)}".strip() for path, leaf in leaves) or "nothing"

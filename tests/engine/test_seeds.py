@@ -238,15 +238,122 @@ def test_precision_of_the_caller_reaches_the_threads() -> None:
         ({"seeds": []}, "run: seeds must be different integers, at least one; got 0 of them"),
         ({"seeds": [3, 3]}, "run: seeds must be different integers, at least one; got 2 of them"),
         ({"seeds": [-1]}, "run: seeds must be an integer in [0, 18446744073709551615]; got seeds=-1"),
+        ({"seeds": None}, "run: seeds must be an integer in [1, 1073741824]; got seeds=None"),
+        ({"seeds": 1.5}, "run: seeds must be an integer in [1, 1073741824]; got seeds=1.5"),
         ({"chunk": 0}, "run: chunk must be an integer in [1, 1073741824]; got chunk=0"),
         ({"x0": jnp.arange(3)}, "run: x0 must be float32 or float64 in all its leaves; got int32"),
         ({"x0": {}}, "run: x0 must be float32 or float64 in all its leaves; got no leaves"),
+        ({"x0": "a"}, "run: x0 must be float32 or float64 in all its leaves; got str"),
+        ({"x0": 3}, "run: x0 must be float32 or float64 in all its leaves; got int"),
+        ({"average": "no"}, "run: average must be True or False; got average='no'"),
+        ({"progress": True}, "run: progress must be a function or None; got progress=True"),
+        (
+            {"checkpoint_seconds": "a"},
+            "run: checkpoint_seconds must be a finite number >= 0; got checkpoint_seconds='a'",
+        ),
+        ({"fingerprint": b"x"}, "run: fingerprint must be a string; got fingerprint=b'x'"),
+        (
+            {"algorithm": None},
+            "run: algorithm must be a normstorm.engine.Algorithm; got an object of type NoneType",
+        ),
+        (
+            {"problem": None},
+            "run: problem must be an object with the methods sample, grad; got an object of type NoneType",
+        ),
+        ({"problem": Toy}, "run: problem must be an object with the methods sample, grad; got the class Toy"),
     ],
 )
 def test_refusals(given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
         run(**{"problem": Toy(3), "algorithm": STORM, "x0": jnp.ones(3), "steps": 5, "seeds": 1, **given})
     assert str(error.value) == message
+
+
+class Started(Closed):
+    """A problem that knows the form of its points."""
+
+    def start(self) -> jax.Array:
+        return jnp.ones(3)
+
+
+@pytest.mark.parametrize(
+    ("x0", "given"),
+    [
+        (np.ones(4), "(4,)"),
+        (np.ones(1), "(1,)"),
+        (np.ones((2, 2)), "(2, 2)"),
+        (1.5, "()"),
+        ({"a": np.ones(3)}, "['a'] (3,)"),
+    ],
+)
+def test_a_start_of_another_form_is_refused(x0: Any, given: str) -> None:
+    with pytest.raises(ValueError) as error:
+        run(Started(), STORM, x0, 5, 1)
+    assert str(error.value) == f"run: x0 must have the shape (3,) of the problem's start; got {given}"
+
+
+def test_a_start_of_another_form_is_taken_if_it_serves() -> None:
+    class Free(Started):
+        def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+            return x * jnp.mean(batch)
+
+        def full_grad(self, x: jax.Array) -> jax.Array:
+            return x
+
+        def value(self, x: jax.Array) -> jax.Array:
+            return jnp.sum(x)
+
+    assert run(Free(), STORM, jnp.ones(5), 5, 1).last.shape == (1, 5)
+
+
+def test_a_number_of_seeds_may_be_an_array() -> None:
+    for number in (np.array(3), jnp.array(3)):
+        assert list(run(Toy(3), STORM, jnp.ones(3), 5, number).seeds) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "must have a name of 1 to 240 bytes, none of them 0; got ''"),
+        ("a" * 241, f"must have a name of 1 to 240 bytes, none of them 0; got '{'a' * 241}'"),
+        ("\xe9" * 121, "must have a name of 1 to 240 bytes"),
+        ("a\0", r"must have a name of 1 to 240 bytes, none of them 0; got 'a\x00'"),
+        ("no/run", "must lie in an existing directory; got no/run"),
+        (f"{'a' * 300}/run", "must lie in an existing directory"),
+        (Path("folder"), "must be a writable file; got folder"),
+        (3, "must be a path or None; got checkpoint=3"),
+    ],
+)
+def test_an_unusable_checkpoint_is_refused_before_the_first_step(
+    name: Any, sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("folder").mkdir()
+    problem = Metered(Toy(3))
+    with pytest.raises(ValueError) as error:
+        run(problem, STORM, jnp.ones(3), 5, 1, checkpoint=name)
+    assert str(error.value).startswith(f"run: checkpoint {sentence}") and problem.calls == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_the_longest_name_of_a_checkpoint(tmp_path: Path) -> None:
+    file = tmp_path / ("a" * 240)
+    run(Toy(3), STORM, jnp.ones(3), 5, 1, checkpoint=file)
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_an_interruption_comes_out_even_if_saving_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    folder.mkdir()
+
+    def stop(done: int, steps: int) -> None:
+        folder.rmdir()
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt) as error:
+        run(Toy(3), STORM, jnp.ones(3), 5, 1, checkpoint=folder / "run", progress=stop)
+    (note,) = error.value.__notes__
+    assert note.startswith(f"run: checkpoint {folder / 'run'} could not be saved; got FileNotFoundError")
 
 
 def test_double_precision_must_be_on() -> None:

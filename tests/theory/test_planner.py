@@ -188,6 +188,7 @@ BAD = [
     ({"target": "0.1"}, r"target must be a finite number > 0"),
     ({"horizon": 5, "confidence": 1.0}, r"confidence must be a number in \(0, 1\).*got confidence=1.0"),
     ({"horizon": 5, "confidence": 0.0}, r"confidence must be a number in \(0, 1\)"),
+    ({"horizon": 5, "confidence": 1e-300}, "^plan: confidence must be at least 1e-16; got confidence=1e-300"),
     ({"horizon": 5, "confidence": -0.5}, r"confidence must be a number in \(0, 1\)"),
     ({"horizon": 5, "confidence": math.nan}, r"confidence must be a number in \(0, 1\)"),
     ({"horizon": 5, "confidence": "high"}, r"confidence must be a number in \(0, 1\)"),

@@ -18,8 +18,20 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
+from .. import files
+
 VERSION = 1
 FORMAT = "normstorm-run"
+
+
+def usable(who: str, path: Any) -> None:
+    """Refuse, before any work, a path at which no checkpoint can be kept; None asks for none."""
+    if path is None:
+        return
+    if not isinstance(path, str | os.PathLike):
+        raise ValueError(f"{who}: checkpoint must be a path or None; got checkpoint={path!r}")
+    what = f"{who}: checkpoint"
+    files.writable(what, files.checked(what, path))
 
 
 def digest(arrays: dict[str, np.ndarray], text: str) -> str:

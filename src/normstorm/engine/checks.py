@@ -56,6 +56,13 @@ def flag(who: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
+def able(who: str, name: str, value: Any, methods: tuple[str, ...]) -> None:
+    """An object, no class, with these methods."""
+    if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
+        kind = f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"
+        raise ValueError(f"{who}: {name} must be an object with the methods {', '.join(methods)}; got {kind}")
+
+
 def weight(who: str, alpha: Any) -> float:
     """A number in (0, 1]."""
     number = _real(alpha)

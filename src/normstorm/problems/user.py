@@ -216,7 +216,7 @@ def _import(file: Path) -> ModuleType:
 def _guarded(place: str, action: Callable[[], Any]) -> Any:
     try:
         return action()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         words = " ".join(str(error).split()) or "no message"
         raise ValueError(f"load: {place} must run without an error; got {type(error).__name__}: {words}") from error
 

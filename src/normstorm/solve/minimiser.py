@@ -24,10 +24,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from ..engine import checkpoint as storage
 from ..engine.algorithms import from_plan
-from ..engine.run import run
+from ..engine.checks import able
+from ..engine.run import point, run
 from ..point_certificate import PointCertificate, certify, sample_count
 from ..results import Trace
+from ..theory import checks
 from ..theory.fresh import Sense, samples_for
 from ..theory.plan import Plan, round_up
 from ..theory.planner import plan as make_plan
@@ -39,6 +42,7 @@ Tree = Any
 CHOICES = ("two-phase", "random", "smallest", "last")
 CANDIDATES = 8
 LONGEST = 2**30
+HIGHEST = 1 - 2**-50  # confidence of which double precision can still give each candidate its part
 
 
 @dataclass(frozen=True)
@@ -105,13 +109,21 @@ def minimize(
     progress     a bar on a terminal, or a function of (steps done, steps)
     checkpoint   a file that is resumed if it exists and kept up to date
     """
+    able("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
+    storage.usable("minimize", checkpoint)
+    if x0 is not None:
+        point("minimize", x0)
+    if confidence is not None:
+        checks.confidence("minimize", confidence)
     if samples is not None:
         sample_count(samples)
     if choose not in CHOICES:
         raise ValueError(f"minimize: choose must be one of {', '.join(CHOICES)}; got choose={choose!r}")
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
-    level = found.confidence if found.confidence is not None else (0.99 if confidence is None else confidence)
+    level = found.confidence if found.confidence is not None else (0.99 if confidence is None else float(confidence))
+    if level > HIGHEST:
+        raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
     if found.horizon > LONGEST:
         raise ValueError(
@@ -151,6 +163,8 @@ def _planned(
     problem: Any, x0: Tree | None, target: float | None, budget: int | None, plan: Plan | None, confidence: float | None
 ) -> Plan:
     if plan is not None:
+        if not isinstance(plan, Plan):
+            raise ValueError(f"minimize: plan must be a Plan, as normstorm.plan returns it, or None; got plan={plan!r}")
         if target is not None or budget is not None:
             raise ValueError(
                 f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, "

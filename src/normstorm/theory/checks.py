@@ -9,6 +9,8 @@ from typing import Any, SupportsFloat
 
 import numpy as np
 
+LEAST_CONFIDENCE = 1e-16  # below it 1 - confidence is 1 in double precision
+
 
 def real(value: object) -> float:
     """A number as a float; nan for booleans, strings, arrays, None and what floating point cannot hold."""
@@ -16,6 +18,16 @@ def real(value: object) -> float:
         with contextlib.suppress(TypeError, ValueError, OverflowError, ArithmeticError):
             return float(value)
     return math.nan
+
+
+def confidence(who: str, value: object, otherwise: str = "") -> float:
+    """A probability below 1 that double precision can tell from 0; `otherwise` says what else is allowed."""
+    level = real(value)
+    if not 0 < level < 1:
+        raise ValueError(f"{who}: confidence must be a number in (0, 1){otherwise}; got confidence={value!r}")
+    if level < LEAST_CONFIDENCE:
+        raise ValueError(f"{who}: confidence must be at least {LEAST_CONFIDENCE}; got confidence={value!r}")
+    return level
 
 
 def whole(value: object) -> int | None:

@@ -9,6 +9,7 @@ import numpy as np
 from . import rules
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
+from .checks import confidence as checked_confidence
 from .checks import real, whole
 from .constants import Constants
 from .plan import Plan, make_terms, round_up
@@ -172,12 +173,7 @@ def _check_choice(target: object, horizon: object, budget: object) -> None:
 
 
 def _check_confidence(constants: Constants, confidence: object) -> float:
-    level = real(confidence)
-    if not 0 < level < 1:
-        raise ValueError(
-            "plan: confidence must be a number in (0, 1), or None for a guarantee in expectation; "
-            f"got confidence={confidence!r}"
-        )
+    level = checked_confidence("plan", confidence, ", or None for a guarantee in expectation")
     if constants.noise == "mean-square":
         raise ValueError(
             "plan: confidence must be None for constants with noise='mean-square', since high probability needs "
