@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from decimal import Decimal
 
 import jax
 import numpy as np
@@ -135,3 +136,4 @@ def test_refusals(words: dict[str, object], sentence: str) -> None:
 def test_numbers_of_numpy_are_numbers() -> None:
     found = certify(own.problem, X, np.float32(0.9), np.int64(9), seed=np.int32(0))
     assert found == certify(own.problem, X, float(np.float32(0.9)), 9)
+    assert certify(own.problem, X, precision=Decimal("0.5")) == certify(own.problem, X, precision=0.5)

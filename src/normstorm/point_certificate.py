@@ -86,10 +86,10 @@ def certify(
     delta = 1 - confidence
     noise = problem.constants(None, sense)
     if samples is None:
-        assert precision is not None
-        if not 0 < checks.real(precision) < math.inf:
+        width = checks.real(precision)
+        if not 0 < width < math.inf:
             raise ValueError(f"certify: precision must be a finite number > 0; got precision={precision!r}")
-        samples = samples_for(precision, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
+        samples = samples_for(width, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
     samples = sample_count(samples)
     groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
     summary = summarise(problem, x, samples, groups, number)
