@@ -25,7 +25,7 @@ ROOMS = {  # room: rooms of ours that it may import
     "optax": {"theory"},
     "charts": {"theory", "files"},
     "curves": {"theory", "results"},
-    "outcome": {"solve", "__version__"},
+    "outcome": {"solve", "theory", "__version__"},
     "catalogue": {"engine.algorithms", "engine.facts", "problems", "outcome"},
     "tables": {"theory", "outcome"},
     "pages": set(),

@@ -85,7 +85,10 @@ def test_json_is_the_run(run, outcome: Outcome) -> None:
     assert differ == {"problem", "seconds"}, "the description and the clock alone are the fixture's own"
     constants = outcome.problem.constants()
     assert found["constants"] == constants.to_dict()
+    compared = found["plan"].pop("comparison")
     assert found["plan"] == json.loads(json.dumps(plan(constants, target=0.5, confidence=0.95).to_dict()))
+    paper = plan(constants, target=0.5, confidence=0.95, rule="paper")
+    assert (compared["rule"], compared["at"], compared["bound"]) == ("paper", "the same target", paper.bound)
     assert found["observed"]["seeds"] == 4 and found["observed"]["mean_grad_norm"].keys() == OBSERVED
     assert found["precision"]["dtype"] == "float64" and found["precision"]["adequate"] is True
     assert found["certificate"]["confidence"] == 0.95 and found["certificate"]["samples"] == 200

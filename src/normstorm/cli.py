@@ -15,11 +15,11 @@ from normstorm import __version__, commands, compare_command, reproduce_command
 from normstorm.options import Given, number, sentence, text, to_number, to_whole, whole
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan
+from normstorm.theory.planner import other_rule
 from normstorm.theory.planner import plan as make_plan
 
 NEEDED = ("L0", "L1", "sigma0", "sigma1", "gap")
 KEYS = (*NEEDED, "grad-norm", "noise")
-QUESTIONS = ("target", "horizon", "budget")
 
 app = typer.Typer(name="normstorm", add_completion=False)
 app.command("run")(commands.run)
@@ -107,7 +107,7 @@ def _answer(given: dict[str, Any]) -> tuple[Plan, dict[str, Any]]:
     path = _chart_path(given["chart"])
     rule, certificate = "sharp" if given["rule"] is None else given["rule"], given["certificate"]
     plan = make_plan(constants, rule=rule, certificate=certificate, **question)
-    comparison = _compare(plan, question)
+    comparison = other_rule(plan, **question)
     if path is not None:
         _draw(plan, path, question["target"], certificate)
     return plan, comparison
@@ -157,23 +157,6 @@ def _from_file(file: str) -> dict[str, Any]:
         if isinstance(value, bool) or not isinstance(value, wanted):
             raise ValueError(f"{key} in {file} must be {kind}; got {key}={value!r}")
     return {key.replace("-", "_"): value for key, value in table.items()}
-
-
-def _compare(plan: Plan, question: dict[str, Any]) -> dict[str, Any]:
-    """The same question to the other rule; `reason` in place of numbers if it has no answer."""
-    rule = "paper" if plan.rule == "sharp" else "sharp"
-    asked = next(name for name in QUESTIONS if question[name] is not None)
-    found: dict[str, Any] = {"rule": rule, "at": f"the same {asked}"}
-    try:
-        other = make_plan(plan.constants, rule=rule, **question)
-    except ValueError as error:
-        return found | {"reason": sentence(error)}
-    for name in ("bound", "certificate", "horizon", "batch", "sub_batch", "sample_gradients"):
-        found[name] = getattr(other, name)
-    return found | {
-        "bound_ratio": other.bound / plan.bound,
-        "sample_gradients_ratio": other.sample_gradients / plan.sample_gradients,
-    }
 
 
 def _chart_path(file: str | None) -> Path | None:

@@ -14,6 +14,7 @@ import numpy as np
 
 from . import __version__
 from .solve import Result
+from .theory.planner import other_rule
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,12 @@ class Outcome:
         return found
 
     @property
+    def comparison(self) -> dict[str, Any]:
+        """The plan beside that of the paper's rule."""
+        asked = {name: self.question[name] for name in ("target", "budget", "confidence")}
+        return other_rule(self.result.plan, **asked)
+
+    @property
     def command(self) -> str:
         """Repeats the run, whatever the defaults become."""
         given = {name: value for name, value in self.question.items() if value is not None}
@@ -77,7 +84,7 @@ class Outcome:
             "question": self.question,
             "defaults": list(self.defaults),
             "constants": result.plan.constants.to_dict(),
-            "plan": result.plan.to_dict(),
+            "plan": result.plan.to_dict() | {"comparison": self.comparison},
             "observed": self.observed,
             "certificate": result.certificate.to_dict(),
             "precision": result.precision.to_dict(),

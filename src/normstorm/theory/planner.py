@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from .plan import Plan, make_terms, round_up
 from .solver import Answer, Solver, Triple, natural_units
 
 RULES = ("sharp", "paper")
+QUESTIONS = ("target", "horizon", "budget")
 
 
 def plan(
@@ -80,6 +82,23 @@ def plan(
             answer = allocator.for_target(target / solver.slope * (1 - 1e-14))
     _check_reached(answer.value * solver.slope, target, horizon, budget, certificate)
     return _sharp_plan(constants, solver, answer, confidence)
+
+
+def other_rule(found: Plan, **question: Any) -> dict[str, Any]:
+    """What the other rule answers to the question that led to this plan; `reason` in place of numbers if nothing."""
+    rule = "paper" if found.rule == "sharp" else "sharp"
+    asked = next(name for name in QUESTIONS if question.get(name) is not None)
+    answer: dict[str, Any] = {"rule": rule, "at": f"the same {asked}"}
+    try:
+        other = plan(found.constants, rule=rule, **question)
+    except ValueError as error:
+        return answer | {"reason": str(error).removeprefix("plan: ")}
+    for name in ("bound", "certificate", "horizon", "batch", "sub_batch", "sample_gradients"):
+        answer[name] = getattr(other, name)
+    return answer | {
+        "bound_ratio": other.bound / found.bound,
+        "sample_gradients_ratio": other.sample_gradients / found.sample_gradients,
+    }
 
 
 def _sharp_plan(constants: Constants, solver: Solver, answer: Answer, confidence: float | None) -> Plan:
