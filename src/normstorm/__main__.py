@@ -1,5 +1,5 @@
 """`python -m normstorm` is the command `normstorm`."""
 
-from normstorm.cli import main
+from normstorm.cli import process
 
-main()
+process()

@@ -40,12 +40,27 @@ def main() -> None:
         typer.echo(f"{who}: {error.format_message()}", err=True)
         code = error.exit_code
     except typer.Abort:
-        code = 130
+        code = commands.INTERRUPTED
     except OSError as error:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  nothing more can be written to the old one
         typer.echo(f"normstorm: output must be writable; got {error.strerror}", err=True)
         code = 2
     sys.exit(code)
+
+
+def process() -> None:
+    """`main` for a process of its own, whose interruption does not wait for threads that still compile.
+
+    They would find nothing left to work on, and crash.
+    """
+    try:
+        main()
+    except SystemExit as end:
+        if end.code != commands.INTERRUPTED:
+            raise
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(commands.INTERRUPTED)
 
 
 @app.callback(invoke_without_command=True)
