@@ -114,8 +114,7 @@ def centred() -> object:
     return from_loss(lambda x, row: ((x - centre - row) ** 2).sum() / 2, rows, start=np.full(2, 3.0), constants=known)
 
 
-@pytest.mark.parametrize("make", [Centred, centred])
-@pytest.mark.parametrize("double", [False, True])
+@pytest.mark.parametrize(("double", "make"), [(False, centred), (True, centred), (True, Centred)])
 def test_arrays_of_numpy_are_asked_in_both_precisions(double: bool, make: Callable[[], object]) -> None:
     """Single or double in the run, double in the certificate, single where rounding is measured; and again."""
     problem = make()

@@ -372,8 +372,8 @@ def test_a_problem_that_changes_is_run_as_it_is() -> None:
 
 
 def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By a clock on which every step of a call takes ten microseconds."""
-    a_step, calls, stops, advance = 1e-5, 4, [0], Job.advance
+    """By a clock on which every step of a call takes a tenth of a millisecond."""
+    a_step, calls, stops, advance = 1e-4, 4, [0], Job.advance
 
     def noted(job: Job, stop: int, call: int, group: Any) -> Any:
         stops.append(stop)
@@ -382,7 +382,7 @@ def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypa
     def chunks(**options: Any) -> list[int]:
         """Lengths of all chunks."""
         stops[1:] = []
-        run(Toy(4), STORM, jnp.ones(4), 150_000, 64 * calls, threads=1, **options)
+        run(Toy(4), STORM, jnp.ones(4), 15_000, 64 * calls, threads=1, **options)
         return np.diff(sorted(set(stops))).tolist()
 
     monkeypatch.setattr(Job, "advance", noted)
