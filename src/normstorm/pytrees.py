@@ -1,4 +1,4 @@
-"""Dataclasses as pytrees: numbers are leaves, static fields and the class itself are structure."""
+"""Dataclasses as pytrees: numbers are leaves, static fields and the class are structure. And whether a point fits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constructors of algorithms refuse, each in one sentence."""
+"""What constructors of algorithms and `run` refuse, each in one sentence."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def flag(who: str, name: str, value: Any) -> bool:
     return bool(value)
 
 
-def able(who: str, name: str, value: Any, methods: tuple[str, ...]) -> None:
+def has_methods(who: str, name: str, value: Any, methods: tuple[str, ...]) -> None:
     """An object, no class, with these methods."""
     if isinstance(value, type) or not all(callable(getattr(value, method, None)) for method in methods):
         kind = f"the class {value.__name__}" if isinstance(value, type) else f"an object of type {type(value).__name__}"

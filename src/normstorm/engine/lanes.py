@@ -173,10 +173,10 @@ def _notable(size: jax.Array, g: jax.Array, best: jax.Array) -> jax.Array:
     return told
 
 
-def rows_over(steps: jax.Array, t: Any) -> jax.Array:
+def rows_done(steps: jax.Array, t: Any) -> jax.Array:
     """How many rows of such steps have some, and none after t; lanes without a seed have none."""
-    over = jnp.any(steps <= t, axis=-1) & ~jnp.any((steps > t) & (steps < NEVER), axis=-1)
-    return jnp.sum(over, dtype=jnp.int32)
+    done = jnp.any(steps <= t, axis=-1) & ~jnp.any((steps > t) & (steps < NEVER), axis=-1)
+    return jnp.sum(done, dtype=jnp.int32)
 
 
 def take(shape: Shape, lanes: Lane, kept: Kept, row: Any, t: Any) -> Kept:

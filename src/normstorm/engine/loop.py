@@ -18,7 +18,7 @@ import jax
 import jax.numpy as jnp
 
 from ..compiler import one_kernel
-from .lanes import Group, Kept, Lane, count_over, first, first_step, mark, move, note, row_of, rows_over, select, take
+from .lanes import Group, Kept, Lane, count_over, first, first_step, mark, move, note, row_of, rows_done, select, take
 from .noise import draw_block, nothing_drawn, of_step, reach, refill, source
 from .program import Shape, Words
 
@@ -174,9 +174,9 @@ def _by_stretches(
         lanes, held = take_steps(until, t, lanes, held)
         taken = partial(take, shape, lanes, row=row, t=until)
         kept = jax.lax.cond(jnp.any(coming == until), taken, lambda kept: kept, kept)
-        return lanes, kept, row + rows_over(coming, until), until, held
+        return lanes, kept, row + rows_done(coming, until), until, held
 
-    start = lanes, kept, rows_over(kept.step, t), t, held
+    start = lanes, kept, rows_done(kept.step, t), t, held
     after, kept, _, _, held = jax.lax.while_loop(lambda carry: carry[3] < end, stretch, start)
     return count_over(lanes, after), kept, held
 

@@ -156,7 +156,7 @@ def cores() -> int:
 
 
 def _check(problem: Any, algorithm: Any, progress: Any, checkpoint_seconds: Any, fingerprint: Any) -> None:
-    checks.able("run", "problem", problem, ("sample", "grad"))
+    checks.has_methods("run", "problem", problem, ("sample", "grad"))
     if not isinstance(algorithm, Algorithm):
         kind = type(algorithm).__name__
         raise ValueError(f"run: algorithm must be a normstorm.engine.Algorithm; got an object of type {kind}")

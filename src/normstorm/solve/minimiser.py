@@ -26,7 +26,7 @@ import numpy as np
 
 from ..engine import checkpoint as storage
 from ..engine.algorithms import from_plan
-from ..engine.checks import able
+from ..engine.checks import has_methods
 from ..engine.run import point, run
 from ..point_certificate import PointCertificate, certify, sample_count
 from ..results import Trace
@@ -109,7 +109,7 @@ def minimize(
     progress     a bar on a terminal, or a function of (steps done, steps)
     checkpoint   a file that is resumed if it exists and kept up to date
     """
-    able("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
+    has_methods("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
     storage.usable("minimize", checkpoint)
     if x0 is not None:
         point("minimize", x0)
