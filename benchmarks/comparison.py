@@ -25,10 +25,10 @@ from machine import describe
 from pages import choice_table, fill, finals_table, publish, rates_table, speed_line
 
 from normstorm.engine.run import cores
-from normstorm.lab.compare import TUNED, Bench, Board, Row, board
-from normstorm.lab.methods import METHODS, scales
-from normstorm.lab.spec import Spec
-from normstorm.lab.summary import finite, rows, targets, verdicts
+from normstorm.lab.compare.board import TUNED, Bench, Board, Row, board
+from normstorm.lab.compare.methods import METHODS, scales
+from normstorm.lab.compare.spec import Spec
+from normstorm.lab.compare.tables import finite, rows, targets, verdicts
 from normstorm.problems import registry
 
 RESULTS = Path(__file__).parent / "results"

@@ -29,9 +29,10 @@ import numpy as np
 from machine import describe
 from pages import engine_table, publish
 
-from normstorm.compiler import one_kernel
-from normstorm.engine import noise, normalized_storm, run
-from normstorm.engine.geometries import norm
+from normstorm._shared.jax_internals import one_kernel
+from normstorm.algorithms import normalized_storm
+from normstorm.algorithms.geometries import norm
+from normstorm.engine import noise, run
 from normstorm.engine.lanes_last import over_lanes
 from normstorm.engine.layout import Changing, program_shape
 from normstorm.engine.program import Shape, Words

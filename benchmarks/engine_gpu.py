@@ -25,10 +25,12 @@ import jax.numpy as jnp
 import numpy as np
 from pages import gpu_table, publish
 
-from normstorm.engine import chip, job, normalized_storm, run
-from normstorm.engine.algorithms.sgd import momentum_nsgd
-from normstorm.engine.geometries import norm
-from normstorm.pytrees import pytree
+from normstorm._shared.pytrees import pytree
+from normstorm.algorithms import normalized_storm
+from normstorm.algorithms.geometries import norm
+from normstorm.algorithms.sgd import momentum_nsgd
+from normstorm.engine import job, run
+from normstorm.engine.gpu import kernel as chip
 from normstorm.random import normal
 
 S0, S1, ALPHA, ETA, DIM = 1.0, 0.3, 0.1, 0.01, 10
@@ -167,7 +169,7 @@ def identity() -> dict[str, bool]:
 
 def catalogue() -> list[dict[str, Any]]:
     """Every algorithm with its default setting, in double precision: this machine's GPU against its CPU."""
-    from normstorm.lab.methods import METHODS, build, scales
+    from normstorm.lab.compare.methods import METHODS, build, scales
     from normstorm.problems.registry import get
 
     vectors, matrices = get("dro-chi2"), get("matrix-regression")

@@ -21,7 +21,7 @@ import jax
 from machine import describe
 from pages import fill
 
-from normstorm.lab import coverage, slopes
+from normstorm.lab.studies import coverage, slopes
 from normstorm.problems import registry
 
 HERE = Path(__file__).parent

@@ -31,7 +31,8 @@ def child(checkpoint: str) -> None:
     import numpy as np
 
     jax.config.update("jax_enable_x64", True)
-    from normstorm.engine import normalized_storm, run
+    from normstorm.algorithms import normalized_storm
+    from normstorm.engine import run
     from normstorm.problems.registry import get
 
     problem = get("exp-quad")

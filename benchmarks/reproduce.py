@@ -15,8 +15,8 @@ from pathlib import Path
 from machine import describe
 from pages import publish
 
-from normstorm import reproduction
 from normstorm.lab.claims import reproduce
+from normstorm.report import reproduce_page as reproduction
 
 RESULT = Path(__file__).parent / "results" / "reproduce.json"
 

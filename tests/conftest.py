@@ -5,12 +5,13 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
-from normstorm.cli import main
+from normstorm.cli.main import main
 
 settings.register_profile("normstorm", deadline=None, derandomize=True)
 settings.load_profile("normstorm")
@@ -29,6 +30,20 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     if hasattr(config, "own_cache"):
         shutil.rmtree(config.own_cache, ignore_errors=True)
+
+
+DOUBLE = {"algorithms", "engine", "problems", "random"}  # folders whose tests run in double precision
+
+
+@pytest.fixture(autouse=True)
+def double_precision(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.path.parent.name not in DOUBLE:
+        yield
+        return
+    import jax
+
+    with jax.enable_x64(True):
+        yield
 
 
 @pytest.fixture

@@ -3,17 +3,17 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from normstorm.theory import Constants as Constants
-from normstorm.theory import Plan as Plan
-from normstorm.theory import plan as plan
+from .theory import Constants as Constants
+from .theory import Plan as Plan
+from .theory import plan as plan
 
 if TYPE_CHECKING:
-    from normstorm.point_certificate import certify as certify
-    from normstorm.solve import Result as Result
-    from normstorm.solve import minimize as minimize
+    from .solve import Result as Result
+    from .solve import minimize as minimize
+    from .solve.certify import certify as certify
 
 __version__ = "0.1.0"
-_LATER = {"minimize": "solve", "Result": "solve", "certify": "point_certificate"}  # they need JAX
+_LATER = {"minimize": "solve", "Result": "solve", "certify": "solve"}  # they need JAX
 
 
 def __getattr__(name: str) -> Any:

@@ -1,5 +1,5 @@
 """`python -m normstorm` is the command `normstorm`."""
 
-from normstorm.cli import process
+from .cli.main import process
 
 process()

@@ -11,10 +11,11 @@ import pytest
 from toy import Metered, Toy
 from transcription import algorithm_1
 
-from normstorm.engine import Algorithm, from_plan, momentum_nsgd, normalized_storm, run
-from normstorm.engine.estimators import Averaged, Corrected, Look
+from normstorm.algorithms import Algorithm, from_plan, momentum_nsgd, normalized_storm
+from normstorm.algorithms.estimators import Averaged, Corrected, Look
+from normstorm.engine import run
+from normstorm.engine.results import Trace
 from normstorm.random import seed_words, step_key
-from normstorm.results import Trace
 
 D, STEPS, SEED = 10, 200, 7
 PAIRS = [(1, 1), (8, 8), (8, 3), (5, 1)]

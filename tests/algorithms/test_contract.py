@@ -13,7 +13,8 @@ import transcriptions as tr
 from contract import BIG, CASES, SEED, STEPS, X1, B, N, oracle, problem
 from toy import Metered, Toy
 
-from normstorm.engine import CATALOGUE, Algorithm, run
+from normstorm.algorithms import CATALOGUE, Algorithm
+from normstorm.engine import run
 from normstorm.random import seed_words, step_key
 
 # Without noise these equal the gradient. Not SAGA, whose kept gradients have different ages.

@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from toy import Toy
 
-from normstorm.engine import CATALOGUE, run
+from normstorm.algorithms import CATALOGUE
+from normstorm.engine import run
 from normstorm.random import step_key
 
 TOSSED = ("page", "page whole")

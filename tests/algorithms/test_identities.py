@@ -12,11 +12,11 @@ import pytest
 from contract import BIG, SEED, W1, X1, B, N, problem
 from test_contract import MeteredSum, keys
 
-from normstorm.engine import CATALOGUE, Algorithm
-from normstorm.engine.estimators import Averaged, Corrected, drawn_late, late
-from normstorm.engine.geometries import Euclidean, Normalized, Sign
-from normstorm.engine.matrices import Scaled
-from normstorm.engine.schedules import Constant
+from normstorm.algorithms import CATALOGUE, Algorithm
+from normstorm.algorithms.estimators import Averaged, Corrected, drawn_late, late
+from normstorm.algorithms.geometries import Euclidean, Normalized, Sign
+from normstorm.algorithms.matrices import Scaled
+from normstorm.algorithms.schedules import Constant
 from normstorm.problems.noise import fourier, noisy, sphere
 from normstorm.problems.synthetic import DoubleWell
 from normstorm.random import seed_words, step_key

@@ -11,7 +11,8 @@ import pytest
 import transcriptions as tr
 from contract import CASES, B
 
-from normstorm.engine import CATALOGUE, run
+from normstorm.algorithms import CATALOGUE
+from normstorm.engine import run
 from normstorm.problems import PROBLEMS, get
 from normstorm.problems.base import FiniteSum
 from normstorm.random import seed_words, step_key

@@ -11,7 +11,7 @@ import own
 import pyarrow.parquet as pq
 import pytest
 
-from normstorm.lab.spec import make, read
+from normstorm.lab.compare.spec import make, read
 
 OWN = f"{Path(own.__file__)}:problem"
 WORDS = ["--problems", OWN, "--algorithms", "sgd,muon", "--budget", "600", "--seeds", "8", "--targets", "1.5,1"]
@@ -113,7 +113,8 @@ def test_a_sampler_without_a_formula(run) -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     """SIGINT while one run is under way and others wait: nothing more is run and nothing is written."""
-    code = "import os, signal, sys; from normstorm.lab import compare; from normstorm.cli import main\n"
+    code = "import os, signal, sys; from normstorm.lab.compare import board as compare\n"
+    code += "from normstorm.cli.main import main\n"
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "def run(*args, progress, **options):\n    if signals: os.kill(os.getpid(), signals.pop())\n"
     code += "    for _ in range(10**9): progress(1, 2)\n"

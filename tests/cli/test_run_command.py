@@ -17,10 +17,10 @@ import own
 import pytest
 
 from normstorm import Constants, minimize, plan
-from normstorm.catalogue import CATALOGUE
-from normstorm.outcome import Outcome
+from normstorm.cli.listings import CATALOGUE
 from normstorm.problems.registry import PROBLEMS
-from normstorm.report import page
+from normstorm.report.run_page import page
+from normstorm.report.run_report import Outcome
 from normstorm.theory.plan import round_up
 
 OWN = f"{Path(own.__file__)}:problem"
@@ -183,7 +183,8 @@ def test_sampled_problems_say_what_cannot_be_seen(outcome: Outcome) -> None:
 
 def interrupted(words: list[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """The command in a process of its own; SIGINT from inside after the first chunk of steps, so no clock is needed."""
-    code = "import os, signal, sys; from normstorm.solve.progress import Progress; from normstorm.cli import main\n"
+    code = "import os, signal, sys; from normstorm.solve.progress import Progress\n"
+    code += "from normstorm.cli.main import main\n"
     # Whoever started the tests may have told all processes to ignore the signal.
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "Progress.__enter__ = lambda self: lambda done, steps: os.kill(os.getpid(), signal.SIGINT)\n"

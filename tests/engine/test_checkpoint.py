@@ -9,7 +9,8 @@ import pytest
 from safetensors.numpy import save as save_tensors
 from toy import Toy
 
-from normstorm.engine import normalized_storm, run
+from normstorm.algorithms import normalized_storm
+from normstorm.engine import run
 from normstorm.engine.checkpoint import load, save
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([1, 2], np.uint32)}

@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.engine import chip, job, layout, momentum_nsgd, normalized_storm, run
+from normstorm.algorithms import momentum_nsgd, normalized_storm
+from normstorm.engine import job, layout, run
+from normstorm.engine.gpu import kernel as chip
 from normstorm.problems import registry
 
 FIGURES = Path(__file__).parents[2] / "benchmarks" / "results" / "engine-gpu.json"

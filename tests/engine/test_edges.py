@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from contract import CASES, SEED, X1, N, Rows, problem, rows_of
 
-from normstorm.engine import Algorithm
-from normstorm.engine.schedules import Sum
+from normstorm.algorithms import Algorithm
+from normstorm.algorithms.schedules import Sum
 from normstorm.random import seed_words, step_key
 
 

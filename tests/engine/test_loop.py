@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from toy import Toy
 
-from normstorm.engine import job, momentum_nsgd, normalized_storm, run
-from normstorm.engine.algorithms.sgd import sgd
-from normstorm.engine.algorithms.sign import generalized_signsgd
-from normstorm.engine.geometries import ROWS, SHORT, WIDTH, norm
+from normstorm.algorithms import momentum_nsgd, normalized_storm
+from normstorm.algorithms.geometries import ROWS, SHORT, WIDTH, norm
+from normstorm.algorithms.sgd import sgd
+from normstorm.algorithms.sign import generalized_signsgd
+from normstorm.engine import job, run
 from normstorm.engine.layout import Changing, program_shape
 from normstorm.engine.program import Shape
 

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from toy import Toy
 
-from normstorm.compiler import one_kernel
-from normstorm.engine import momentum_nsgd, noise
+from normstorm._shared.jax_internals import one_kernel
+from normstorm.algorithms import momentum_nsgd
+from normstorm.engine import noise
 from normstorm.engine.layout import Changing, program_shape
 from normstorm.engine.program import Shape, Words
 from normstorm.random import index, numbers, seed_words, step_key

@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from normstorm import random
-from normstorm.engine import job, layout, momentum_nsgd, normalized_storm, run
-from normstorm.engine.algorithms.sgd import sgd
+from normstorm.algorithms import momentum_nsgd, normalized_storm
+from normstorm.algorithms.sgd import sgd
+from normstorm.engine import job, layout, run
 from normstorm.engine.job import Fixed, Job
 from normstorm.engine.run import cores
 from normstorm.random import index, numbers, seed_words, step_key

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.compiler import lengthened
-from normstorm.engine import unroll
+from normstorm._shared.jax_internals import lengthened
+from normstorm.engine.gpu import unroll
 from normstorm.engine.lanes import _notable
 from normstorm.engine.lanes_last import over_lanes
 

@@ -11,11 +11,12 @@ import numpy as np
 import pytest
 from toy import Metered, Toy
 
-from normstorm.engine import CATALOGUE, normalized_storm, run
+from normstorm.algorithms import CATALOGUE, normalized_storm
+from normstorm.engine import run
 from normstorm.engine.job import Job
+from normstorm.engine.results import Trace
 from normstorm.engine.run import CHUNK_SECONDS
 from normstorm.random import normal
-from normstorm.results import Trace
 
 STORM = normalized_storm(alpha=0.05, eta=0.02)
 STEPS, CROWD, ONE = 1400, list(range(100, 137)), 123
@@ -254,7 +255,7 @@ def test_precision_of_the_caller_reaches_the_threads() -> None:
         ({"fingerprint": b"x"}, "run: fingerprint must be a string; got fingerprint=b'x'"),
         (
             {"algorithm": None},
-            "run: algorithm must be a normstorm.engine.Algorithm; got an object of type NoneType",
+            "run: algorithm must be a normstorm.algorithms.Algorithm; got an object of type NoneType",
         ),
         (
             {"problem": None},

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 from toy import Toy
 
-from normstorm.engine import normalized_storm, run
+from normstorm.algorithms import normalized_storm
+from normstorm.engine import run
 from normstorm.engine.layout import calendar, choose
+from normstorm.engine.results import Trace
 from normstorm.random import seed_words, step_key
-from normstorm.results import Trace
 
 D, STEPS = 10, 200
 STORM = normalized_storm(alpha=0.1, eta=0.05)

@@ -11,9 +11,9 @@ import jax
 import numpy as np
 import pytest
 
-from normstorm import reproduction
 from normstorm.lab import claims
 from normstorm.lab.claims import CLAIMS, base, batches, confidence, generalized, thresholds
+from normstorm.report import reproduce_page as reproduction
 
 ROOT = Path(__file__).parents[2]
 TINY = {

@@ -13,17 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from normstorm.engine.algorithms import CATALOGUE
-from normstorm.lab import compare
-from normstorm.lab.compare import DEFAULT, TUNED, Bench, board
-from normstorm.lab.compare_page import page
-from normstorm.lab.compare_tables import report
-from normstorm.lab.compare_words import interval, listed, mean_ranks, number, verdict
-from normstorm.lab.methods import METHODS, build, scales
-from normstorm.lab.quantiles import Estimate
-from normstorm.lab.spec import Spec, make
-from normstorm.lab.summary import TABLES, parquet
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.lab.compare import board as compare
+from normstorm.lab.compare.board import DEFAULT, TUNED, Bench, board
+from normstorm.lab.compare.methods import METHODS, build, scales
+from normstorm.lab.compare.quantiles import Estimate
+from normstorm.lab.compare.spec import Spec, make
+from normstorm.lab.compare.tables import TABLES, parquet
 from normstorm.problems import registry
+from normstorm.report.compare_page import page
+from normstorm.report.compare_terminal import report
+from normstorm.report.compare_words import interval, listed, mean_ranks, number, verdict
 
 BUDGET, SEEDS = 2000, 8
 SPEEDS = {"sgd": 0.01, "storm": 0.02, "momentum_sgd": 0.0101, "nigt": 0.0001, "muon": None}

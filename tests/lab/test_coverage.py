@@ -6,11 +6,11 @@ import jax
 import numpy as np
 import pytest
 
-from normstorm.engine.algorithms import from_plan
+from normstorm.algorithms.catalogue import from_plan
 from normstorm.engine.run import run
-from normstorm.lab import coverage
+from normstorm.lab.studies import coverage
 from normstorm.problems import registry
-from normstorm.theory.planner import plan
+from normstorm.theory.planner.planner import plan
 
 SCALE = {"budget": 600, "confidence": 0.9, "seeds": 12}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from normstorm.lab import coverage, slopes
+from normstorm.lab.studies import coverage, slopes
 from normstorm.problems import registry
 
 ROOT = Path(__file__).parents[2]

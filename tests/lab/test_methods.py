@@ -9,8 +9,8 @@ import own
 import pytest
 
 from normstorm import Constants
-from normstorm.engine.algorithms import CATALOGUE
-from normstorm.lab.methods import FACTORS, METHODS, Scales, build, constants, scales
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.lab.compare.methods import FACTORS, METHODS, Scales, build, constants, scales
 from normstorm.problems import from_loss, registry
 
 PLACES = ("noisy-valley", "dro-chi2", "separable-logistic")  # a stream, a finite sum, L0 = sigma0 = 0

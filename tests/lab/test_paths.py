@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from normstorm.lab.paths import Paths, paths
+from normstorm.lab.compare.paths import Paths, paths
 
 COST = np.array([1.0, 10.0, 100.0, 1000.0])
 

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from normstorm.lab.quantiles import Estimate, estimate, rank, ranks
+from normstorm.lab.compare.quantiles import Estimate, estimate, rank, ranks
 
 
 def tail(n: int, p: float, least: int) -> float:

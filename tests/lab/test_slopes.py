@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from normstorm.engine.run import run
-from normstorm.lab import slopes
+from normstorm.lab.studies import slopes
 from normstorm.problems import synthetic
 from normstorm.problems.noise import coordinate, fourier
 

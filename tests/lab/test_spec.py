@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from normstorm.engine.algorithms import CATALOGUE
-from normstorm.lab.spec import Spec, make, read
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.lab.compare.spec import Spec, make, read
 from normstorm.problems.registry import PROBLEMS
 
 SPECS = [

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from normstorm import plan
-from normstorm.engine.algorithms import CATALOGUE
-from normstorm.lab.methods import build
-from normstorm.lab.theorems import CONFIDENCE, THEOREMS, theorems
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.lab.compare.methods import build
+from normstorm.lab.compare.theorems import CONFIDENCE, THEOREMS, theorems
 from normstorm.problems import registry
 
 BUDGET = 20_000

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.compiler import one_kernel
+from normstorm._shared.jax_internals import one_kernel
 from normstorm.random import THREEFRY, index, minus_log, normal, numbers, seed_words, step_key, threefry
 
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from normstorm import Constants, Plan, charts, plan
+from normstorm import Constants, Plan, plan
+from normstorm.report import charts
 
 PROBLEM = Constants(L0=1, L1=0.5, sigma0=1, sigma1=0, gap=1, grad_norm=1)
 

@@ -10,8 +10,8 @@ import own
 import pytest
 
 from normstorm import Constants
-from normstorm.point_certificate import CHUNK, certify, summarise
-from normstorm.theory.fresh import groups_for, samples_for
+from normstorm.solve.certify import CHUNK, certify, summarise
+from normstorm.theory.fresh_samples import groups_for, samples_for
 
 CENTRE = own.ROWS.mean(axis=0)
 SPREAD = float(((own.ROWS - CENTRE) ** 2).sum(axis=1).mean())

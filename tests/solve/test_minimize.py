@@ -18,7 +18,7 @@ import pytest
 from normstorm import Constants, minimize, plan
 from normstorm.problems import from_loss, load
 from normstorm.solve import CANDIDATES, CHOICES, Result, fingerprint
-from normstorm.solve.minimiser import _promise
+from normstorm.solve.minimize import _promise
 
 PLAN = plan(own.KNOWN, horizon=400, batch=2, sub_batch=1, confidence=0.9)
 CENTRE = own.ROWS.mean(axis=0)

@@ -11,7 +11,7 @@ import pytest
 
 from normstorm import Constants, Plan, minimize, plan
 from normstorm.problems.user import from_loss
-from normstorm.solve.rounding import STANDS_IN, rounded_bound
+from normstorm.solve.precision import STANDS_IN, rounded_bound
 from normstorm.theory.certificates import CATALOGUE, bound
 
 PLAN = plan(own.KNOWN, horizon=1500, batch=2, sub_batch=1, confidence=0.9)

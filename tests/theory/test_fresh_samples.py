@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from normstorm.theory.fresh import Summary, group_factor, groups_for, samples_for, upper_bound
+from normstorm.theory.fresh_samples import Summary, group_factor, groups_for, samples_for, upper_bound
 
 TRIALS = 4000
 

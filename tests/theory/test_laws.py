@@ -12,8 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from normstorm.theory import CATALOGUE, Constants, bound, gradient_bound, plan
-from normstorm.theory.planner import RULES
-from normstorm.theory.solver import EXPECTATION_POOL, HIGH_PROBABILITY_POOL
+from normstorm.theory.planner.planner import RULES
+from normstorm.theory.planner.solver import EXPECTATION_POOL, HIGH_PROBABILITY_POOL
 
 SEARCH = 1e-6
 NAMES = ["L0", "L1", "sigma0", "sigma1", "gap", "grad_norm"]

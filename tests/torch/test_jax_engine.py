@@ -12,14 +12,14 @@ from torch import Tensor
 from normstorm.torch import NormalizedStorm
 
 jax = pytest.importorskip("jax", reason="needs JAX, in which the engine is written")
-from normstorm.engine import matrices  # noqa: E402
-from normstorm.engine.algorithms import CATALOGUE, momentum_nsgd, normalized_storm  # noqa: E402
-from normstorm.engine.algorithms.muon import GUARD  # noqa: E402
-from normstorm.engine.core import Algorithm  # noqa: E402
-from normstorm.engine.estimators import Averaged, Corrected  # noqa: E402
-from normstorm.engine.geometries import Ahead, Shrunk, Sign  # noqa: E402
-from normstorm.engine.matrices import Ball, Scaled, Spectral  # noqa: E402
-from normstorm.engine.schedules import Constant  # noqa: E402
+from normstorm.algorithms import matrices  # noqa: E402
+from normstorm.algorithms.catalogue import CATALOGUE, momentum_nsgd, normalized_storm  # noqa: E402
+from normstorm.algorithms.core import Algorithm  # noqa: E402
+from normstorm.algorithms.estimators import Averaged, Corrected  # noqa: E402
+from normstorm.algorithms.geometries import Ahead, Shrunk, Sign  # noqa: E402
+from normstorm.algorithms.matrices import Ball, Scaled, Spectral  # noqa: E402
+from normstorm.algorithms.muon import GUARD  # noqa: E402
+from normstorm.algorithms.schedules import Constant  # noqa: E402
 
 K, STEPS, ETA, ALPHA = 6, 50, 0.03, 0.2
 SHAPES = {"first": (4, 5), "second": (6, 4)}

@@ -63,3 +63,8 @@ def _shapes(tree: Any) -> str:
     """The shape of every leaf behind its path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return ", ".join(f"{jax.tree_util.keystr(path)} {np.shape(leaf)}".strip() for path, leaf in leaves) or "nothing"
+
+
+def dimension(x: Any) -> int:
+    """Numbers in a point."""
+    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(x))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import batch, flag, fraction, one_of, positive
-from ..core import Algorithm
-from ..estimators import Averaged, Corrected
-from ..geometries import Euclidean, Moment, NormMoment
-from ..schedules import AdaGradNorm, Shifted
+from normstorm._shared.validate import batch, flag, fraction, one_of, positive
+
+from .core import Algorithm
+from .estimators import Averaged, Corrected
+from .geometries import Euclidean, Moment, NormMoment
+from .schedules import AdaGradNorm, Shifted
 
 
 def adagrad_norm(*, eta: float, b0: float, K: int = 1) -> Algorithm:

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import batch, flag, fraction, nonnegative, positive, weight
-from ..core import Algorithm
-from ..estimators import Averaged
-from ..geometries import Capped, Mixed, Soft
-from ..schedules import Constant
+from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive, weight
+
+from .core import Algorithm
+from .estimators import Averaged
+from .geometries import Capped, Mixed, Soft
+from .schedules import Constant
 
 
 def clipped_sgd(*, eta: float, threshold: float, offset: float = 0.0, K: int = 1) -> Algorithm:

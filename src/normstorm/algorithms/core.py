@@ -20,9 +20,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..pytrees import pytree
+from normstorm._shared.pytrees import pytree
+
 from .estimators import Look, static
-from .needs import FINITE_SUM, NOTHING, refusal
+from .requirements import FINITE_SUM, NOTHING, refusal
 
 Tree = Any
 

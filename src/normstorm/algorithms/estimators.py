@@ -27,8 +27,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import jax
 
-from ..pytrees import pytree
-from ..random import THREEFRY
+from normstorm._shared.pytrees import pytree
+from normstorm.random import THREEFRY
 
 Tree = Any
 LARGE, SECOND, COIN = 1, 2, 3

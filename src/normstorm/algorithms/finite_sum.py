@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from ..checks import batch, flag, positive
-from ..core import Algorithm
-from ..geometries import Euclidean
-from ..restarts import Restarted, Snapshot, Table
-from ..schedules import Constant
+from normstorm._shared.validate import batch, flag, positive
+
+from .core import Algorithm
+from .geometries import Euclidean
+from .restarts import Restarted, Snapshot, Table
+from .schedules import Constant
 
 
 def svrg(*, eta: float, period: int, K: int = 1) -> Algorithm:

@@ -20,9 +20,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..pytrees import pytree
+from normstorm._shared.pytrees import pytree
+
 from .estimators import static
-from .needs import NOTHING
+from .requirements import NOTHING
 
 Tree = Any
 SHORT = 256  # up to so many squares are added one by one

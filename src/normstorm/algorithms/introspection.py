@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 
 from .core import Algorithm
-from .needs import FINITE_SUM, MATRIX
+from .requirements import FINITE_SUM, MATRIX
 
 Maker = Callable[..., Algorithm]
 PERIODS = ("q", "period")

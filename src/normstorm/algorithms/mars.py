@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import batch, flag, fraction, nonnegative, one_of, positive, weight
-from ..core import Algorithm
-from ..geometries import Adam, Shrunk, Sign
-from ..matrices import Amplified, Spectral
-from ..schedules import Constant
+from normstorm._shared.validate import batch, flag, fraction, nonnegative, one_of, positive, weight
+
+from .core import Algorithm
+from .geometries import Adam, Shrunk, Sign
+from .matrices import Amplified, Spectral
+from .schedules import Constant
 
 
 def mars(

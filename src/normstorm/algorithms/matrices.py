@@ -9,10 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..pytrees import pytree
+from normstorm._shared.pytrees import pytree
+
 from .estimators import Averaged, Corrected, Look, static
 from .geometries import Normalized, _Lasting, norm
-from .needs import MATRICES, NOTHING, no_matrices
+from .requirements import MATRICES, NOTHING, no_matrices
 
 Tree = Any
 QUINTIC = (3.4445, -4.7750, 2.0315)  # Muon's

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import batch, flag, nonnegative, one_of, positive, weight
-from ..core import Algorithm
-from ..estimators import Averaged, Corrected
-from ..geometries import Ahead, Shrunk
-from ..matrices import BALLS, Ball, Compressed, Scaled, Spectral
-from ..schedules import Constant
+from normstorm._shared.validate import batch, flag, nonnegative, one_of, positive, weight
+
+from .core import Algorithm
+from .estimators import Averaged, Corrected
+from .geometries import Ahead, Shrunk
+from .matrices import BALLS, Ball, Compressed, Scaled, Spectral
+from .schedules import Constant
 
 METHODS = ("svd", "newton_schulz")
 GUARD = 1e-7

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from ..checks import batch, positive, weight
-from ..core import Algorithm
-from ..estimators import Corrected
-from ..geometries import Normalized
-from ..schedules import Constant
+from normstorm._shared.validate import batch, positive, weight
+
+from .core import Algorithm
+from .estimators import Corrected
+from .geometries import Normalized
+from .schedules import Constant
 
 
 class Planned(Protocol):

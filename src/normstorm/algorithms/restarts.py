@@ -13,9 +13,10 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from ..pytrees import pytree
+from normstorm._shared.pytrees import pytree
+
 from .estimators import COIN, SECOND, Look, drawn_late, late, number, static
-from .needs import A_FINITE_SUM, NOTHING, no_finite_sum
+from .requirements import A_FINITE_SUM, NOTHING, no_finite_sum
 
 Tree = Any
 

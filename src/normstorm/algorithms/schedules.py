@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..pytrees import pytree
+from normstorm._shared.pytrees import pytree
+
 from .estimators import Look, static
 from .geometries import norm
 

@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import batch, flag, one_of, positive, weight
-from ..core import Algorithm
-from ..estimators import Averaged, Transported
-from ..geometries import Ahead, Euclidean, Normalized
-from ..schedules import Constant, Power
+from normstorm._shared.validate import batch, flag, one_of, positive, weight
+
+from .core import Algorithm
+from .estimators import Averaged, Transported
+from .geometries import Ahead, Euclidean, Normalized
+from .schedules import Constant, Power
 
 
 def sgd(*, eta: float, K: int = 1) -> Algorithm:

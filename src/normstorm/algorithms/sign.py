@@ -7,11 +7,12 @@ In a quotient 0 / 0 = 0, so a zero coordinate stays.
 
 from __future__ import annotations
 
-from ..checks import batch, fraction, nonnegative, positive, weight
-from ..core import Algorithm
-from ..estimators import Averaged, Corrected, Opened
-from ..geometries import Moment, Sign
-from ..schedules import Constant
+from normstorm._shared.validate import batch, fraction, nonnegative, positive, weight
+
+from .core import Algorithm
+from .estimators import Averaged, Corrected, Opened
+from .geometries import Moment, Sign
+from .schedules import Constant
 
 
 def generalized_signsgd(*, alpha: float, eta: float, b2: float = 0.999, eps: float = 0.0, K: int = 1) -> Algorithm:

@@ -13,11 +13,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..checks import batch, flag, fraction, nonnegative, positive
-from ..core import Algorithm
-from ..geometries import Capped, Euclidean, Normalized, Powered, Stopping
-from ..restarts import Restarted, Tossed, Whole
-from ..schedules import Constant
+from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive
+
+from .core import Algorithm
+from .geometries import Capped, Euclidean, Normalized, Powered, Stopping
+from .restarts import Restarted, Tossed, Whole
+from .schedules import Constant
 
 
 def spider_1(*, eps: float, L: float, S1: int | None, S2: int, q: int, n0: float = 1.0, stop: float = 0.0) -> Algorithm:

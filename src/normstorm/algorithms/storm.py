@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..checks import batch, flag, positive, weight
-from ..core import Algorithm
-from ..estimators import Blended, Corrected, Opened
-from ..geometries import Euclidean
-from ..schedules import Constant, CubeRoot, Meta, Plus
+from normstorm._shared.validate import batch, flag, positive, weight
+
+from .core import Algorithm
+from .estimators import Blended, Corrected, Opened
+from .geometries import Euclidean
+from .schedules import Constant, CubeRoot, Meta, Plus
 
 
 def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:

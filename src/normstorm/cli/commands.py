@@ -13,8 +13,9 @@ from typing import Annotated, Any
 
 import typer
 
-from normstorm import files
-from normstorm.options import Given, number, sentence, text, to_number, to_whole, whole
+from normstorm._shared import files
+
+from .options import Given, number, sentence, text, to_number, to_whole, whole
 
 DEFAULT_PROBLEM, DEFAULT_TARGET, DEFAULT_SEEDS = "dro-regression", 0.1, 32
 DEFAULTS = {"confidence": 0.99, "seeds": DEFAULT_SEEDS, "choose": "two-phase"}
@@ -48,7 +49,7 @@ def run(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        from normstorm import tables
+        from normstorm.report import terminal as tables
 
         print_parts(tables.outcome(found))
 
@@ -56,7 +57,9 @@ def run(
 def problems(as_json: Json = False) -> None:
     """List the built-in problems with their proven constants at the default start."""
     with refusing("problems"):
-        from normstorm import catalogue, tables
+        from normstorm.report import terminal as tables
+
+        from . import listings as catalogue
 
         found = catalogue.problems()
     _show(found, as_json, tables.problems)
@@ -65,7 +68,9 @@ def problems(as_json: Json = False) -> None:
 def algorithms(as_json: Json = False) -> None:
     """List the algorithms of the engine with their sources and costs."""
     with refusing("algorithms"):
-        from normstorm import catalogue, tables
+        from normstorm.report import terminal as tables
+
+        from . import listings as catalogue
 
         found = catalogue.algorithms()
     _show(found, as_json, tables.algorithms)
@@ -102,8 +107,11 @@ def _solved(given: dict[str, Any]) -> Any:
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-    from normstorm import catalogue, report, solve
-    from normstorm.outcome import Outcome
+    from normstorm import solve
+    from normstorm.report import run_page as report
+    from normstorm.report.run_report import Outcome
+
+    from . import listings as catalogue
 
     started = time.monotonic()
     problem, description = catalogue.find(place)

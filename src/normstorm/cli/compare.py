@@ -13,9 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from normstorm import files
-from normstorm.commands import Json, print_parts, refusing
-from normstorm.options import Given, text, to_number, to_whole, whole
+from normstorm._shared import files
+
+from .commands import Json, print_parts, refusing
+from .options import Given, text, to_number, to_whole, whole
 
 OUT = Path("build/compare")
 PAGE = "compare.html"
@@ -45,7 +46,7 @@ def compare(
     if as_json:
         typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
     else:
-        from normstorm.lab import compare_tables
+        from normstorm.report import compare_terminal as compare_tables
 
         print_parts(compare_tables.report(found))
 
@@ -57,10 +58,12 @@ def _compared(given: dict[str, Any]) -> Any:
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-    from normstorm import catalogue
-    from normstorm.lab import compare_page, spec
-    from normstorm.lab.compare import board
-    from normstorm.lab.summary import SPEC, TABLES, Comparison, parquet
+    from normstorm.lab.compare import spec
+    from normstorm.lab.compare.board import board
+    from normstorm.lab.compare.tables import SPEC, TABLES, Comparison, parquet
+    from normstorm.report import compare_page
+
+    from . import listings as catalogue
 
     wanted = spec.make(asked) if given["spec"] is None else spec.read(given["spec"], asked)
     problems = [catalogue.find(name)[0] for name in wanted.problems]

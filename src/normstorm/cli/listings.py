@@ -1,6 +1,6 @@
 """What there is to run: problems by name or from a user's file, and algorithms, as rows for tables and JSON.
 
-    python -m normstorm.catalogue > docs/algorithms.md
+    python -m normstorm.cli.listings > docs/algorithms.md
 
 writes the page of the algorithms anew.
 """
@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from .engine import facts
-from .engine.algorithms import CATALOGUE
-from .outcome import dimension
-from .problems import registry, user
+from normstorm._shared.pytrees import dimension
+from normstorm.algorithms import introspection as facts
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.problems import registry, user
 
 WORDS = ("cost", "assumes", "rate", "source", "departures")
 SENSES = ("almost-sure", "mean-square")
@@ -112,10 +112,10 @@ def _paragraph(text: str, word: str) -> str:
 
 INTRODUCTION = """# Algorithms
 
-<!-- Generated from the code: python -m normstorm.catalogue > docs/algorithms.md -->
+<!-- Generated from the code: python -m normstorm.cli.listings > docs/algorithms.md -->
 
-Every algorithm of the engine, `normstorm.engine.CATALOGUE`. Recursions, sources, assumptions and rates are those of the
-docstrings. Cost, state and needs are found by trying the code.
+Every algorithm of the catalogue, `normstorm.algorithms.CATALOGUE`. Recursions, sources, assumptions and rates are those
+of the docstrings. Cost, state and needs are found by trying the code.
 
 - **Letters**: $d$ numbers in $x$, $n$ components of a finite sum, $T$ steps, `g` a mean of sample gradients.
 - **Assumes** and **Rate**: under which assumptions which order of the gradient norm is proven, with parameters that

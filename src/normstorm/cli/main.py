@@ -11,12 +11,16 @@ from typing import Annotated, Any
 
 import typer
 
-from normstorm import __version__, commands, compare_command, reproduce_command
-from normstorm.options import Given, number, sentence, text, to_number, to_whole, whole
+from normstorm import __version__
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan
-from normstorm.theory.planner import other_rule
-from normstorm.theory.planner import plan as make_plan
+from normstorm.theory.planner.planner import other_rule
+from normstorm.theory.planner.planner import plan as make_plan
+
+from . import commands
+from . import compare as compare_command
+from . import reproduce as reproduce_command
+from .options import Given, number, sentence, text, to_number, to_whole, whole
 
 NEEDED = ("L0", "L1", "sigma0", "sigma1", "gap")
 KEYS = (*NEEDED, "grad-norm", "noise")
@@ -177,13 +181,13 @@ def _from_file(file: str) -> dict[str, Any]:
 def _chart_path(file: str | None) -> Path | None:
     if file is None:
         return None
-    from normstorm import charts  # altair is slow to import
+    from normstorm.report import charts
 
     return charts.checked_path(file)
 
 
 def _draw(plan: Plan, path: Path, target: float | None, certificate: str | None) -> None:
-    from normstorm import charts
+    from normstorm.report import charts
 
     try:
         charts.save(charts.bound_chart(plan, target=target, certificate=certificate), path)
@@ -194,7 +198,7 @@ def _draw(plan: Plan, path: Path, target: float | None, certificate: str | None)
 def _print(plan: Plan, comparison: dict[str, Any], chart: str | None) -> None:
     from rich.console import Console
 
-    from normstorm import tables
+    from normstorm.report import terminal as tables
 
     console = Console(highlight=False)
     for part in tables.report(plan, comparison):

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from normstorm import files
-from normstorm.commands import Json, refusing
-from normstorm.options import Given, text
+from normstorm._shared import files
+
+from .commands import Json, refusing
+from .options import Given, text
 
 if TYPE_CHECKING:
     from normstorm.lab.claims import Finding
@@ -39,8 +40,8 @@ def reproduce(
 def _checked(only: Given, report: Given, as_json: bool) -> dict[str, Any]:
     """Everything that can be refused without work is refused first."""
     page = files.page(report, DEFAULT_REPORT)
-    from normstorm import reproduction
     from normstorm.lab import claims
+    from normstorm.report import reproduce_page as reproduction
 
     names = None if only is None else [name.strip() for name in only.split(",") if name.strip()]
     width = max(len(claim.name) for claim in claims.chosen(names))

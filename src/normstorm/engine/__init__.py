@@ -1,9 +1,4 @@
-"""The engine: an algorithm is three words, a run is one loop. It knows neither problems' names nor theory."""
+"""The engine: a run is one loop. It knows neither algorithms' names, nor problems', nor theory."""
 
-from .algorithms import CATALOGUE as CATALOGUE
-from .algorithms import from_plan as from_plan
-from .algorithms import momentum_nsgd as momentum_nsgd
-from .algorithms import normalized_storm as normalized_storm
-from .core import Algorithm as Algorithm
-from .core import State as State
+from .results import Trace as Trace
 from .run import run as run

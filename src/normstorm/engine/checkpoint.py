@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
-from .. import files
+from normstorm._shared import files
 
 VERSION = 1
 FORMAT = "normstorm-run"

@@ -11,14 +11,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..random import seed_words
-from ..results import Pick, Trace
-from . import chip
-from .core import Algorithm, State
+from normstorm.algorithms.core import Algorithm, State
+from normstorm.random import seed_words
+
+from .gpu import kernel as chip
 from .lanes import NEVER, Group, Kept, Lane, Records, Seen
 from .layout import Calendar, Changing, calendar, changing, choose, program_shape
 from .loop import advance
 from .program import Shape, Words
+from .results import Pick, Trace
 
 Tree = Any
 _CHANGES: dict[Any, Changing] = {}  # what was found out about a problem

@@ -14,9 +14,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..compiler import after, lengthened
-from .core import State
-from .geometries import norm
+from normstorm._shared.jax_internals import after, lengthened
+from normstorm.algorithms.core import State
+from normstorm.algorithms.geometries import norm
+
 from .lanes_last import over_lanes
 from .program import Shape, Words
 

@@ -13,7 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from ..compiler import abstract, lengthened
+from normstorm._shared.jax_internals import abstract, lengthened
+
 from .replay import bind, pointwise, replay
 
 Tree = Any

@@ -15,9 +15,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..random import THREEFRY, seed_words, threefry
-from . import chip
-from .core import Algorithm, State
+from normstorm.algorithms.core import Algorithm, State
+from normstorm.random import THREEFRY, seed_words, threefry
+
+from .gpu import kernel as chip
 from .lanes import NEVER
 from .program import Shape, Words
 from .replay import primitives

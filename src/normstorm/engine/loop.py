@@ -17,7 +17,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from ..compiler import one_kernel
+from normstorm._shared.jax_internals import one_kernel
+
 from .lanes import Group, Kept, Lane, count_over, first, first_step, mark, move, note, row_of, rows_done, select, take
 from .noise import draw_block, nothing_drawn, of_step, reach, refill, source
 from .program import Shape, Words

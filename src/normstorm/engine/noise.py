@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax.experimental.layout import Layout, with_layout_constraint
 
-from ..compiler import one_kernel
-from ..random import step_key
+from normstorm._shared.jax_internals import one_kernel
+from normstorm.random import step_key
+
 from .lanes_last import over_lanes
 from .program import Shape, Words
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from .core import Algorithm
+from normstorm.algorithms.core import Algorithm
 
 
 class Words(NamedTuple):

@@ -14,13 +14,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..pytrees import misfit
-from ..results import Trace
+from normstorm._shared import validate as checks
+from normstorm._shared.pytrees import misfit
+from normstorm.algorithms.core import Algorithm
+
 from . import checkpoint as storage
-from . import checks
-from .core import Algorithm
 from .job import Job, prepare
 from .lanes import Group
+from .results import Trace
 
 Tree = Any
 LONGEST = 2**30
@@ -159,7 +160,7 @@ def _check(problem: Any, algorithm: Any, progress: Any, checkpoint_seconds: Any,
     checks.has_methods("run", "problem", problem, ("sample", "grad"))
     if not isinstance(algorithm, Algorithm):
         kind = type(algorithm).__name__
-        raise ValueError(f"run: algorithm must be a normstorm.engine.Algorithm; got an object of type {kind}")
+        raise ValueError(f"run: algorithm must be a normstorm.algorithms.Algorithm; got an object of type {kind}")
     if progress is not None and not callable(progress):
         raise ValueError(f"run: progress must be a function or None; got progress={progress!r}")
     if not (isinstance(checkpoint_seconds, float) and checkpoint_seconds == math.inf):

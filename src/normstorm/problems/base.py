@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from normstorm.pytrees import STATIC as STATIC
-from normstorm.pytrees import pytree as pytree
+from normstorm._shared.pytrees import STATIC as STATIC
+from normstorm._shared.pytrees import pytree as pytree
 from normstorm.random import index
 from normstorm.theory.constants import NOISE_SENSES, Constants
 

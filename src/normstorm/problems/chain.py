@@ -18,8 +18,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import STATIC, Certified, count, dot, pytree
 from normstorm.random import numbers
+
+from .base import STATIC, Certified, count, dot, pytree
 
 PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
 PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in ((9 - 33**0.5) / 4, (9 + 33**0.5) / 4))

@@ -39,8 +39,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import Certified, FiniteSum, count, dot, positive, pytree
-from normstorm.problems.linear import Matrix, sphere_rows
+from .base import Certified, FiniteSum, count, dot, positive, pytree
+from .linear import Matrix, sphere_rows
 
 G = 9 / (8 * math.sqrt(3))
 LS = 2.0

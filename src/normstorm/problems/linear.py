@@ -13,8 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from normstorm.problems.base import Certified, FiniteSum, count, dot, nonnegative, positive, pytree
-from normstorm.problems.lemmas import from_hessian
+from .base import Certified, FiniteSum, count, dot, nonnegative, positive, pytree
+from .lemmas import from_hessian
 
 Matrix = NDArray[np.float64]
 

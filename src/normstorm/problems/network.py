@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import STATIC, Certified, FiniteSum, count, dot, positive, pytree
-from normstorm.problems.lemmas import Vector, largest_excess
-from normstorm.problems.linear import Matrix, sphere_rows
+from .base import STATIC, Certified, FiniteSum, count, dot, positive, pytree
+from .lemmas import Vector, largest_excess
+from .linear import Matrix, sphere_rows
 
 TANH2 = 4 / (3 * 3**0.5)  # max |tanh''|
 USECH = 0.447744  # above max u sech^2 u = 0.4477432...

@@ -28,8 +28,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import STATIC, Certified, nonnegative, positive, pytree, unit
 from normstorm.random import numbers
+
+from .base import STATIC, Certified, nonnegative, positive, pytree, unit
 
 
 class Effect(NamedTuple):

@@ -10,9 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import Certified, FiniteSum, count, dot, positive, pytree
-from normstorm.problems.lemmas import Vector, largest_excess
-from normstorm.problems.linear import Matrix, sphere_rows
+from .base import Certified, FiniteSum, count, dot, positive, pytree
+from .lemmas import Vector, largest_excess
+from .linear import Matrix, sphere_rows
 
 
 @pytree

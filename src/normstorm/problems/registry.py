@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from normstorm.problems import chain, dro, linear, network, phase, synthetic
+from . import chain, dro, linear, network, phase, synthetic
 
 
 class Entry(NamedTuple):

@@ -14,9 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import STATIC, count, positive, pytree
-from normstorm.problems.lemmas import from_hessian
-from normstorm.problems.noise import Noise, Noisy, fourier, noisy, sphere
+from .base import STATIC, count, positive, pytree
+from .lemmas import from_hessian
+from .noise import Noise, Noisy, fourier, noisy, sphere
 
 
 @pytree

@@ -14,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm.problems.base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
 from normstorm.theory.constants import Constants
+
+from .base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
 
 Loss = Callable[[Any, Any], jax.Array]
 Known = Constants | Callable[[Any], Constants] | None

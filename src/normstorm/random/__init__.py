@@ -29,7 +29,7 @@ from jax.extend.random import define_prng_impl
 from jax.lax import bitcast_convert_type
 from numpy.polynomial import Chebyshev, Polynomial
 
-from .compiler import abstract, apart, inside_kernel
+from normstorm._shared.jax_internals import abstract, apart, inside_kernel
 
 GPU_KEYS = 32  # keys of one program on a GPU
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import altair as alt
 
-from normstorm import files
+from normstorm._shared import files
 from normstorm.theory.plan import Plan
-from normstorm.theory.planner import plan as make_plan
+from normstorm.theory.planner.planner import plan as make_plan
 
 Kind = Literal["html", "svg", "png", "pdf"]
 KINDS: dict[str, Kind] = {".html": "html", ".svg": "svg", ".png": "png", ".pdf": "pdf"}

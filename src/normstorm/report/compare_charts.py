@@ -8,9 +8,10 @@ from typing import Any
 
 import altair as alt
 
-from .compare import Board, Row
+from normstorm.lab.compare.board import Board, Row
+from normstorm.lab.compare.tables import Comparison
+
 from .compare_words import CANNOT, DIVERGED, NOT_REACHED, average, contest, interval, mean_ranks, number, reason, state
-from .summary import Comparison
 
 COLOURS = ("#3f8fd6", "#d9793b", "#4a9e5c", "#cc4b42", "#9a6fc4", "#2fa39d", "#b0912f", "#d46a9f")
 GREY, BLUE = "#888888", "63, 143, 214"

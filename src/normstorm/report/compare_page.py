@@ -6,24 +6,14 @@ from collections.abc import Iterator
 from html import escape
 from typing import Any
 
-from ..outcome import versions
-from ..pages import Row, document, figure, table
+from normstorm._shared.versions import versions
+from normstorm.lab.compare.board import Board
+from normstorm.lab.compare.board import Row as Result
+from normstorm.lab.compare.tables import Comparison
+
 from . import compare_charts
-from .compare import Board
-from .compare import Row as Result
-from .compare_words import (
-    goal_words,
-    interval,
-    lost,
-    measured,
-    number,
-    ranking,
-    refusals,
-    setting,
-    summary,
-    verdict,
-)
-from .summary import Comparison
+from .compare_words import goal_words, interval, lost, measured, number, ranking, refusals, setting, summary, verdict
+from .html import Row, document, figure, table
 
 WINNERS = (
     "Goals are an average gradient norm to be reached with the fewest sample gradients, and the smallest average at "

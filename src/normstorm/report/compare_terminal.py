@@ -9,9 +9,10 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from .compare import Board
+from normstorm.lab.compare.board import Board
+from normstorm.lab.compare.tables import SPEC, TABLES, Comparison
+
 from .compare_words import average, contest, goal_words, lost, measured, refusals, samples, summary, verdict
-from .summary import SPEC, TABLES, Comparison
 
 
 def report(found: Comparison) -> Iterator[RenderableType]:

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .compare import THEOREM, Board, Row
-from .quantiles import Estimate
-from .summary import Comparison
+from normstorm.lab.compare.board import THEOREM, Board, Row
+from normstorm.lab.compare.quantiles import Estimate
+from normstorm.lab.compare.tables import Comparison
 
 MOST_NAMED = 4
 NOT_REACHED, DIVERGED, CANNOT = "not reached", "diverged", "cannot run"

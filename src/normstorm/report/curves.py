@@ -11,7 +11,7 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from normstorm.results import Trace
+from normstorm.engine.results import Trace
 from normstorm.theory.plan import Plan, round_up
 
 BLUE, ORANGE, RED, GREY = "#3f8fd6", "#d9793b", "#cc4b42", "#888888"

@@ -26,7 +26,7 @@ def document(title: str, heading: str, aside: str, body: str, charts: Mapping[st
 
     `charts` are Vega-Lite specs by the names of their figures.
     """
-    style = resources.files("normstorm").joinpath("report.css").read_text(encoding="utf-8")
+    style = resources.files("normstorm.report").joinpath("style.css").read_text(encoding="utf-8")
     return f"""<!doctype html>
 <html lang="en">
 <head>

@@ -8,10 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import curves, files, pages
-from .lab.claims import FAILS, HOLDS, OPEN, Finding
-from .outcome import versions
-from .pages import Row
+from normstorm._shared import files
+from normstorm._shared.versions import versions
+from normstorm.lab.claims import FAILS, HOLDS, OPEN, Finding
+
+from . import curves
+from . import html as pages
+from .html import Row
 
 Report = Mapping[str, Any]
 SUMMARY = ("name", "claim", "verdict", "seconds")

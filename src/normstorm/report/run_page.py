@@ -7,11 +7,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from . import curves, files, pages
-from .outcome import Outcome, versions
-from .pages import Row
-from .theory.constants import Constants
-from .theory.plan import round_up
+from normstorm._shared import files
+from normstorm._shared.versions import versions
+from normstorm.theory.constants import Constants
+from normstorm.theory.plan import round_up
+
+from . import curves
+from . import html as pages
+from .html import Row
+from .run_report import Outcome
 
 QUANTILES = "Median (line), 5 % to 95 % (band) and maximum (dotted) of the seeds."
 NO_CHARTS = (

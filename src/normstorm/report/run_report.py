@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import platform
 import shlex
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,9 +11,10 @@ from typing import Any
 import jax
 import numpy as np
 
-from . import __version__
-from .solve import Result
-from .theory.planner import other_rule
+from normstorm._shared.pytrees import dimension
+from normstorm._shared.versions import versions
+from normstorm.solve import Result
+from normstorm.theory.planner.planner import other_rule
 
 
 @dataclass(frozen=True)
@@ -101,20 +101,6 @@ class Outcome:
             "report": self.report,
         }
         return {key: _finite(value) for key, value in found.items()}
-
-
-def versions() -> dict[str, str]:
-    return {
-        "normstorm": __version__,
-        "python": platform.python_version(),
-        "numpy": np.__version__,
-        "jax": jax.__version__,
-    }
-
-
-def dimension(x: Any) -> int:
-    """Numbers in a point."""
-    return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(x))
 
 
 def _listed(x: Any) -> Any:

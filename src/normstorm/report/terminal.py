@@ -13,7 +13,7 @@ from rich.text import Text
 from normstorm.theory.plan import Plan, round_up
 
 if TYPE_CHECKING:
-    from normstorm.outcome import Outcome
+    from .run_report import Outcome
 
 RULES = {"paper": "paper's rule", "sharp": "sharp rule"}
 

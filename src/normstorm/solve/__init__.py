@@ -1,10 +1,12 @@
 """The main job: plan, run, choose a point, certify it, and say what rounding can have changed."""
 
-from .identity import fingerprint as fingerprint
-from .minimiser import CANDIDATES as CANDIDATES
-from .minimiser import CHOICES as CHOICES
-from .minimiser import LONGEST as LONGEST
-from .minimiser import Result as Result
-from .minimiser import default_samples as default_samples
-from .minimiser import minimize as minimize
-from .rounding import Precision as Precision
+from .certify import PointCertificate as PointCertificate
+from .certify import certify as certify
+from .fingerprint import fingerprint as fingerprint
+from .minimize import CANDIDATES as CANDIDATES
+from .minimize import CHOICES as CHOICES
+from .minimize import LONGEST as LONGEST
+from .minimize import Result as Result
+from .minimize import default_samples as default_samples
+from .minimize import minimize as minimize
+from .precision import Precision as Precision

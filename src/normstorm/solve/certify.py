@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .modes import ask
-from .pytrees import misfit
-from .theory import checks
-from .theory.fresh import Sense, Summary, groups_for, samples_for, upper_bound
-from .theory.plan import round_up
+from normstorm._shared.pytrees import misfit
+from normstorm.theory import checks
+from normstorm.theory.fresh_samples import Sense, Summary, groups_for, samples_for, upper_bound
+from normstorm.theory.plan import round_up
+
+from .precision_modes import ask
 
 Tree = Any
 CHUNK = 2048

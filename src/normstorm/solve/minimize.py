@@ -24,19 +24,20 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..engine import checkpoint as storage
-from ..engine.algorithms import from_plan
-from ..engine.checks import has_methods
-from ..engine.run import point, run
-from ..point_certificate import PointCertificate, certify, sample_count
-from ..results import Trace
-from ..theory import checks
-from ..theory.fresh import Sense, samples_for
-from ..theory.plan import Plan, round_up
-from ..theory.planner import plan as make_plan
-from .identity import fingerprint
+from normstorm._shared.validate import has_methods
+from normstorm.algorithms.catalogue import from_plan
+from normstorm.engine import checkpoint as storage
+from normstorm.engine.results import Trace
+from normstorm.engine.run import point, run
+from normstorm.theory import checks
+from normstorm.theory.fresh_samples import Sense, samples_for
+from normstorm.theory.plan import Plan, round_up
+from normstorm.theory.planner.planner import plan as make_plan
+
+from .certify import PointCertificate, certify, sample_count
+from .fingerprint import fingerprint
+from .precision import Precision, assess
 from .progress import Progress
-from .rounding import Precision, assess
 
 Tree = Any
 CHOICES = ("two-phase", "random", "smallest", "last")

@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..modes import ask
-from ..results import Trace
-from ..theory.certificates import bound
-from ..theory.plan import Plan, round_up
+from normstorm.engine.results import Trace
+from normstorm.theory.certificates import bound
+from normstorm.theory.plan import Plan, round_up
+
+from .precision_modes import ask
 
 Tree = Any
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}

@@ -3,7 +3,7 @@
 from .certificates import CATALOGUE, Bound, Certificate, bound
 from .constants import Constants, gradient_bound
 from .plan import Plan, Term
-from .planner import plan
+from .planner.planner import plan
 from .rules import Parameters, expectation_batch, paper_expectation, paper_high_probability
 
 __all__ = [

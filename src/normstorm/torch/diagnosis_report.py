@@ -6,7 +6,9 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from .. import files, pages
+from normstorm._shared import files
+from normstorm.report import html as pages
+
 from .diagnosis import CLOSE, GAIN, NOT, PAYS, RATIO, Diagnosis
 
 ANSWERS = {

@@ -30,7 +30,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..theory import Plan
+from normstorm.theory import Plan
+
 from .batches import parts_of
 from .curvature import curvature_step
 from .habits import Habits

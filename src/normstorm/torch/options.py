@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..theory.checks import real
+from normstorm.theory.checks import real
+
 from .geometries import GEOMETRIES, MATRICES
 
 WHO = "NormalizedStorm"

@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..theory import Constants, Plan, plan
-from ..theory.checks import real, whole
+from normstorm.theory import Constants, Plan, plan
+from normstorm.theory.checks import real, whole
+
 from . import probe
 from .probe import Eye, Gradient, dot, minus
 

@@ -20,12 +20,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ..compiler import abstract
-from .core import State
-from .lanes import NEVER, Group, Kept, Lane, advance_lane, count_over, first, mark
-from .noise import draw_all
-from .program import Shape, Words
-from .replay import primitives
+from normstorm._shared.jax_internals import abstract
+from normstorm.algorithms.core import State
+
+from ..lanes import NEVER, Group, Kept, Lane, advance_lane, count_over, first, mark
+from ..noise import draw_all
+from ..program import Shape, Words
+from ..replay import primitives
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
 Tree = Any

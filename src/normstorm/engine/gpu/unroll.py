@@ -20,8 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from ..compiler import abstract
-from .replay import bind, pointwise, replay
+from normstorm._shared.jax_internals import abstract
+
+from ..replay import bind, pointwise, replay
 
 Tree = Any
 Parts = np.ndarray

@@ -17,11 +17,12 @@ import jax
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.algorithms import normalized_storm
-from ...engine.core import Algorithm
-from ...engine.run import run
-from ...results import Trace
-from .. import slopes
+from normstorm.algorithms.catalogue import normalized_storm
+from normstorm.algorithms.core import Algorithm
+from normstorm.engine.results import Trace
+from normstorm.engine.run import run
+
+from ..studies import slopes
 
 Figures = Mapping[str, Any]
 HOLDS, FAILS, OPEN = "holds", "fails", "not judged"

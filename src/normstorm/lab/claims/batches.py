@@ -14,13 +14,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ...engine.algorithms import from_plan
-from ...engine.algorithms.spider import l0l1_spider, spider_2
-from ...problems import registry, synthetic
-from ...problems.noise import fourier
-from ...theory.constants import Constants
-from ...theory.planner import plan
-from .. import slopes
+from normstorm.algorithms.catalogue import from_plan
+from normstorm.algorithms.spider import l0l1_spider, spider_2
+from normstorm.problems import registry, synthetic
+from normstorm.problems.noise import fourier
+from normstorm.theory.constants import Constants
+from normstorm.theory.planner.planner import plan
+
+from ..studies import slopes
 from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 TARGETS = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)

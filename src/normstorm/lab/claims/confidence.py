@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ...engine.algorithms import from_plan
-from ...problems import registry
-from ...theory.certificates import bound
-from ...theory.constants import Constants
-from ...theory.planner import plan
+from normstorm.algorithms.catalogue import from_plan
+from normstorm.problems import registry
+from normstorm.theory.certificates import bound
+from normstorm.theory.constants import Constants
+from normstorm.theory.planner.planner import plan
+
 from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 DELTAS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)

@@ -16,13 +16,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...engine.core import Algorithm
-from ...engine.estimators import Averaged
-from ...engine.geometries import norm
-from ...engine.restarts import Restarted, Whole
-from ...engine.schedules import Constant
-from ...problems.base import FiniteSum, dot, pytree
-from ...problems.linear import Matrix
+from normstorm.algorithms.core import Algorithm
+from normstorm.algorithms.estimators import Averaged
+from normstorm.algorithms.geometries import norm
+from normstorm.algorithms.restarts import Restarted, Whole
+from normstorm.algorithms.schedules import Constant
+from normstorm.problems.base import FiniteSum, dot, pytree
+from normstorm.problems.linear import Matrix
+
 from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 

@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.algorithms.finite_sum import sarah, svrg
-from ...engine.algorithms.sgd import sgd
-from ...engine.algorithms.storm import hybrid_sarah_sgd
-from ...engine.core import Algorithm
-from ...problems import linear
+from normstorm.algorithms.core import Algorithm
+from normstorm.algorithms.finite_sum import sarah, svrg
+from normstorm.algorithms.sgd import sgd
+from normstorm.algorithms.storm import hybrid_sarah_sgd
+from normstorm.problems import linear
+
 from .base import Chart, Claim, Rule, Seen, largest, line, traced
 
 STEPS = tuple(2.0**-e for e in (5, 4, 3, 2, 1, 0, -1))

@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...problems import registry
+from normstorm.problems import registry
+
 from .base import Claim, Rule, Seen, largest
 
 RADII = (0.01, 0.1, 0.5, 1.0, 3.0)

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from ...problems import synthetic
-from ...problems.noise import fourier
-from ...theory.constants import Constants
-from ...theory.planner import plan
-from .. import slopes
+from normstorm.problems import synthetic
+from normstorm.problems.noise import fourier
+from normstorm.theory.constants import Constants
+from normstorm.theory.planner.planner import plan
+
+from ..studies import slopes
 from .base import Chart, Claim, Rule, Seen, averages, largest, line, paper_rule
 
 BASE, SMALL = Constants(L0=1, L1=1, sigma0=1, sigma1=0.1, gap=1, grad_norm=1), 1e-8

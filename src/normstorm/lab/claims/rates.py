@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ...engine.algorithms import from_plan, normalized_storm
-from ...problems import synthetic
-from ...problems.noise import fourier, sphere
-from ...theory.constants import Constants
-from ...theory.planner import plan
-from ...theory.rules import expectation_batch, paper_high_probability
-from .. import slopes
+from normstorm.algorithms.catalogue import from_plan, normalized_storm
+from normstorm.problems import synthetic
+from normstorm.problems.noise import fourier, sphere
+from normstorm.theory.constants import Constants
+from normstorm.theory.planner.planner import plan
+from normstorm.theory.rules import expectation_batch, paper_high_probability
+
+from ..studies import slopes
 from .base import Chart, Claim, Rule, Seen, averages, largest, line, paper_rule
 
 GRID = (1_000, 3_162, 10_000, 31_623, 100_000)

@@ -15,13 +15,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from ...engine.algorithms import from_plan
-from ...engine.algorithms.adagrad import adagrad_norm
-from ...engine.algorithms.sgd import agnostic_nsgd
-from ...problems import synthetic
-from ...problems.noise import fourier
-from ...results import Trace
-from ...theory.planner import plan
+from normstorm.algorithms.adagrad import adagrad_norm
+from normstorm.algorithms.catalogue import from_plan
+from normstorm.algorithms.sgd import agnostic_nsgd
+from normstorm.engine.results import Trace
+from normstorm.problems import synthetic
+from normstorm.problems.noise import fourier
+from normstorm.theory.planner.planner import plan
+
 from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 CURVATURES = (8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 80.0, 96.0)

@@ -28,7 +28,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..engine.run import cores, run
+from normstorm.engine.run import cores, run
+
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import Paths, paths
 from .quantiles import Estimate, estimate

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from ..engine.algorithms import CATALOGUE
-from ..engine.core import Algorithm
-from ..engine.geometries import norm
-from ..theory.constants import Constants
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.algorithms.core import Algorithm
+from normstorm.algorithms.geometries import norm
+from normstorm.theory.constants import Constants
 
 FACTORS = tuple(10 ** (j / 2) for j in range(-4, 5))
 WEIGHTS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)

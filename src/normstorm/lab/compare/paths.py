@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ..results import Trace
+from normstorm.engine.results import Trace
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from ..engine.algorithms import CATALOGUE
+from normstorm.algorithms.catalogue import CATALOGUE
 
 ALL = "all"
 PROBLEMS = ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad")

@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ..outcome import versions
-from .compare import TUNED, Board, Row, outcome
+from normstorm._shared.versions import versions
+
+from .board import TUNED, Board, Row, outcome
 from .quantiles import estimate, rank
 from .spec import Spec
 

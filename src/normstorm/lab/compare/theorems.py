@@ -11,9 +11,9 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
-from ..theory.constants import Constants
-from ..theory.planner import plan
-from ..theory.rules import expectation_batch
+from normstorm.theory.constants import Constants
+from normstorm.theory.planner.planner import plan
+from normstorm.theory.rules import expectation_batch
 
 CONFIDENCE = 0.95
 

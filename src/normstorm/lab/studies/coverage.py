@@ -16,11 +16,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from ..engine.algorithms import from_plan
-from ..engine.run import run
-from ..problems import registry
-from ..theory.plan import Plan
-from ..theory.planner import plan
+from normstorm.algorithms.catalogue import from_plan
+from normstorm.engine.run import run
+from normstorm.problems import registry
+from normstorm.theory.plan import Plan
+from normstorm.theory.planner.planner import plan
 
 BUDGET, CONFIDENCE, SEEDS = 100_000, 0.95, 1000
 LARGEST_MEDIAN = 4.0

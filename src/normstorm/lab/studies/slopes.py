@@ -39,12 +39,12 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ..engine.algorithms import momentum_nsgd, normalized_storm
-from ..engine.core import Algorithm
-from ..engine.run import run
-from ..problems import synthetic
-from ..problems.noise import coordinate, fourier
-from ..theory.rules import expectation_batch, paper_expectation
+from normstorm.algorithms.catalogue import momentum_nsgd, normalized_storm
+from normstorm.algorithms.core import Algorithm
+from normstorm.engine.run import run
+from normstorm.problems import synthetic
+from normstorm.problems.noise import coordinate, fourier
+from normstorm.theory.rules import expectation_batch, paper_expectation
 
 HORIZONS = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
 SEEDS, LEVEL = 16, 0.95

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from . import rules
+from .. import rules
+from ..certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
+from ..checks import confidence as checked_confidence
+from ..checks import real, whole
+from ..constants import Constants
+from ..plan import Plan, make_terms, round_up
 from .allocate import MAX_HORIZON, Allocator, smallest
-from .certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
-from .checks import confidence as checked_confidence
-from .checks import real, whole
-from .constants import Constants
-from .plan import Plan, make_terms, round_up
 from .solver import Answer, Solver, Triple, natural_units
 
 RULES = ("sharp", "paper")

@@ -13,9 +13,9 @@ from itertools import product
 
 import numpy as np
 
-from .certificates import Certificate, free_value
-from .certificates.case import Array, Case
-from .constants import Constants
+from ..certificates import Certificate, free_value
+from ..certificates.case import Array, Case
+from ..constants import Constants
 
 STARTS = 3
 ETA_GRID = np.array([-15.0, -11.0, -8.0, -6.0, -4.5, -3.3, -2.4, -1.6, -0.9, -0.3, 0.3, 1.0])

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .certificates import CATALOGUE, EXPECTATION, Certificate
-from .certificates.case import Array, Bound
-from .constants import Constants
-from .plan import sample_gradients
+from ..certificates import CATALOGUE, EXPECTATION, Certificate
+from ..certificates.case import Array, Bound
+from ..constants import Constants
+from ..plan import sample_gradients
 from .search import Search, best_of
 
 # `paper` is never below `union`, `ville` never below `ville2`, `adaptive_tangent` never below `adaptive_convex`

@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 import numpy as np
 
 from normstorm import Constants
-from normstorm.engine.algorithms import CATALOGUE
-from normstorm.lab.compare import DEFAULT, THEOREM, TUNED, Board, Measured, Row
-from normstorm.lab.methods import Scales
-from normstorm.lab.paths import Paths
-from normstorm.lab.spec import Spec
-from normstorm.lab.summary import Comparison
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.lab.compare.board import DEFAULT, THEOREM, TUNED, Board, Measured, Row
+from normstorm.lab.compare.methods import Scales
+from normstorm.lab.compare.paths import Paths
+from normstorm.lab.compare.spec import Spec
+from normstorm.lab.compare.tables import Comparison
 
 BUDGET, SEEDS, TARGETS = 1000, 20, (0.4, 0.2)
 COSTS = np.unique(np.rint(np.geomspace(1, BUDGET, 24)))

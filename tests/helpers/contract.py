@@ -13,7 +13,7 @@ import numpy as np
 import transcriptions as tr
 from transcriptions.cases import BIG, DIAGONALS, SHIFTS, W1, X1, B, N
 
-from normstorm.engine import CATALOGUE, Algorithm
+from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.random import seed_words, step_key
 
 STEPS, SEED = 50, 11

@@ -1,0 +1,8 @@
+"""Algorithms: an estimator (how we look), a geometry (how we measure) and a schedule (how far, how much we trust)."""
+
+from .catalogue import CATALOGUE as CATALOGUE
+from .catalogue import from_plan as from_plan
+from .catalogue import momentum_nsgd as momentum_nsgd
+from .catalogue import normalized_storm as normalized_storm
+from .core import Algorithm as Algorithm
+from .core import State as State

@@ -1,0 +1,1 @@
+"""The command `normstorm`: parse, call, print."""

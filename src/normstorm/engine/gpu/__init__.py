@@ -1,0 +1,1 @@
+"""The loop over steps on a GPU, on chip."""

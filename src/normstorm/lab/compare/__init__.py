@@ -1,0 +1,1 @@
+"""Algorithms side by side at equal sample gradients."""

@@ -1,0 +1,1 @@
+"""Coverage of the bounds, and rates."""

@@ -1,0 +1,1 @@
+"""What came out, for people: pages, charts and tables for a terminal."""

@@ -1,0 +1,1 @@
+"""From constants to parameters with a proven bound."""
