@@ -1,222 +1,140 @@
-"""From step to step: the loops of a run on a CPU, or of one whose state is too large for a GPU's registers.
+"""The loop: a batch of seeds goes from chunk to chunk of steps, in one compiled program for every horizon.
 
-Which instructions take a step is up to the step's number alone: another copy of the same operations may be rounded
-otherwise. All trip counts are data: one compilation serves every horizon.
+    draw      the samples of a whole chunk, of all seeds at once
+    step      one after the other; x_t and m_t are written down
+    measure   what was written down, for the whole chunk at once (see `recording`)
 
-On a CPU the loops, if possible with the drawing of their noise and with the records, are handed to the compiler as one
-kernel; without that, XLA dispatches every small operation of every step. Loops with operations that such a kernel
-cannot hold are compiled in the ordinary way, and their noise is drawn for a block of steps at a time.
+A batch has one of a few widths, and every seed of a width goes through the same program of the same shapes. So its
+numbers cannot depend on its company, and all trip counts are data: they do not depend on how a run is cut, either.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from normstorm._shared.jax_internals import one_kernel
+from normstorm._shared.jax_internals import barrier
+from normstorm.algorithms.core import Algorithm, State
+from normstorm.random import step_key
 
-from .lanes import Group, Kept, Lane, count_over, first, first_step, mark, move, note, row_of, rows_done, select, take
-from .noise import draw_block, nothing_drawn, of_step, reach, refill, source
-from .program import Shape, Words
+from .recording import Path, Recorder, RecordSchedule, measure, record, save, updated
 
 Tree = Any
 
 
-class Supply(NamedTuple):
-    """Where samples come from, by way of what is held: ready(held, t) has those of step t + 1, of_step(held, t) too.
+class ExecutionConfig(NamedTuple):
+    """The program's fixed sizes.
 
-    So it has those of all following steps up to reach(held).
+    width    seeds of a batch
+    chunk    steps whose samples are drawn, and whose iterates are measured, at once
+    average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
+    exact    whether the problem knows grad F;   valued   whether it knows F
+    costs    sample gradients of the first step and of a later one, if they are known beforehand
+    on_chip  whether the loop over steps is one kernel of a GPU
     """
 
-    ready: Callable[[Tree, Any], Tree]
-    reach: Callable[[Tree], Any]
-    of_step: Callable[[Tree, Any], Tree]
+    width: int
+    chunk: int
+    average: bool
+    exact: bool
+    valued: bool
+    costs: tuple[int, int] | None
+    on_chip: bool = False
 
 
-def _drawn_by_and_by(words: Words, shape: Shape, seeds: jax.Array, live: Any) -> Supply:
-    given = source(shape, seeds, live)
-    return Supply(partial(refill, words, shape, given), partial(reach, shape, given), partial(of_step, shape))
+class Batch(NamedTuple):
+    """A batch of seeds after t steps: two key words for each, the algorithm's state, and what is kept."""
+
+    seed: jax.Array
+    state: State
+    recorder: Recorder
+    t: jax.Array
 
 
-def _of_block(noise: Tree, t0: Any, end: Any) -> Supply:
-    """Nothing is held: noise[i] belongs to step t0 + 1 + i, for all steps up to `end`."""
-
-    def of_step(_: Tree, t: Any) -> Tree:
-        return jax.tree.map(lambda b: jax.lax.dynamic_index_in_dim(b, t - t0, 0, keepdims=False), noise)
-
-    return Supply(lambda held, _: held, lambda _: end, of_step)
-
-
-def _some_dead(lanes: Lane) -> jax.Array:
-    return jnp.any(lanes.seen.diverged != 0)
+def draw(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax.Array, t: Any) -> Tree:
+    """The samples of steps t + 1, t + 2, ... of a chunk, (steps, seeds, ...): a function of seed and step alone."""
+    C, W = config.chunk, config.width
+    step = jnp.repeat(t + 1 + jnp.arange(C, dtype=jnp.int32), W)
+    flat = jax.vmap(lambda seed, step: algorithm.draw(problem, step_key(seed, step)))(jnp.tile(seeds, (C, 1)), step)
+    return barrier(jax.tree.map(lambda a: a.reshape(C, W, *a.shape[1:]), flat))
 
 
-def _one_by_one(
-    words: Words, shape: Shape, supply: Supply, until: Any, t: Any, lanes: Lane, held: Tree
-) -> tuple[Lane, Tree]:
-    """Steps t + 1 .. until."""
-
-    def count(lanes: Lane, size: jax.Array, g: jax.Array, cost: jax.Array) -> Lane:
-        return lanes._replace(seen=lanes.seen._replace(cost=lanes.seen.cost + cost))
-
-    def one(held: Tree, t: Any, lanes: Lane) -> Lane:
-        *moved, due = move(words, shape, t + 1, lanes, supply.of_step(held, t))
-        noted: Lane = jax.lax.cond(due | _some_dead(lanes), partial(note, shape, t + 1), count, *moved)
-        return noted
-
-    def piece(carry: tuple[Any, Lane, Tree]) -> tuple[Any, Lane, Tree]:
-        t, lanes, held = carry
-        held = supply.ready(held, t)
-        then = jnp.minimum(until, supply.reach(held))
-        return then, jax.lax.fori_loop(t, then, partial(one, held), lanes), held
-
-    if not shape.whole:
-        return jax.lax.fori_loop(t, until, partial(one, held), lanes), held
-    _, lanes, held = jax.lax.while_loop(lambda carry: carry[0] < until, piece, (t, lanes, held))
-    return lanes, held
+def _written(path: Path, algorithm: Algorithm, i: Any, state: State, cost: jax.Array) -> Path:
+    """Note step i of the chunk."""
+    point = algorithm.point(state)
+    row = Path(
+        state.x_prev, state.m, None if path.point is None else point, None if path.cost is None else cost
+    )
+    return jax.tree.map(lambda table, new: jax.lax.dynamic_update_index_in_dim(table, new, i, 0), path, row)
 
 
-class Going(NamedTuple):
-    """Lanes after t steps, their x and x_prev apart, with ||m_t||, ||grad F(x_t)|| and whether this is to be noted.
+def empty_path(config: ExecutionConfig, algorithm: Algorithm, state: State) -> Path:
+    """Room for a chunk."""
 
-    points   two places: x is in the first one if t is even, else in the second one
-    """
+    def room(a: Any) -> jax.Array:
+        return jnp.zeros((config.chunk, *a.shape), a.dtype)
 
-    t: Any
-    due: jax.Array
-    points: tuple[Tree, Tree]
-    lanes: Lane
-    size: jax.Array
-    g: jax.Array
+    another = algorithm.point(state) is not state.x_prev
+    cost = None if config.costs else jnp.zeros((config.chunk, config.width), jnp.uint32)
+    x, m = jax.tree.map(room, (state.x_prev, state.m))
+    return Path(x, m, jax.tree.map(room, jax.eval_shape(algorithm.point, state)) if another else None, cost)
 
 
-def _in_turns(
-    words: Words, shape: Shape, supply: Supply, until: Any, t: Any, lanes: Lane, held: Tree
-) -> tuple[Lane, Tree]:
-    """The same where a step's cost is known and its x becomes the next one's x_prev: it writes over the older x.
+def take_chunk(
+    problem: Any, algorithm: Algorithm, config: ExecutionConfig, t0: Any, count: Any, batch: Batch, path: Path
+) -> tuple[State, Path]:
+    """`count` steps after step t0."""
+    samples = draw(problem, algorithm, config, batch.seed, t0)
 
-    Passed on from place to place, x would be copied three times a step. Two copies of the step have their turns, and
-    what is to be noted, which is rare, is noted outside of their loop.
-    """
+    def costly(pair: tuple[State, Any]) -> tuple[State, jax.Array]:
+        return pair[0], jnp.asarray(pair[1], jnp.uint32)
 
-    def step(held: Tree, place: int, now: Going) -> Going:
-        x, x_prev = now.points[place], now.points[1 - place]
-        samples = supply.of_step(held, now.t)
-        lanes, size, g, _, due = move(words, shape, now.t + 1, _with_points(now.lanes, x, x_prev), samples)
-        new = lanes.state.x
-        points = (new, x) if place else (x, new)
-        return Going(now.t + 1, due, points, _with_points(lanes, None, None), size, g)
+    def begin() -> tuple[State, jax.Array]:
+        first = jax.tree.map(lambda s: s[0], samples)
+        begun: tuple[State, jax.Array] = jax.vmap(lambda x, s: costly(algorithm.first(problem, x, s)))(
+            batch.state.x, first
+        )
+        return begun
 
-    def quiet(end: Any, now: Going) -> Any:
-        return (now.t < end) & ~now.due
+    def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
+        state, path = carry
+        now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
+        state, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t0 + 1 + i)))(state, now)
+        return state, _written(path, algorithm, i, state, cost)
 
-    def pair(held: Tree, then: Any, now: Going) -> Going:
-        # Steps of an even t and of an odd one in two branches one after the other: XLA copies nothing.
-        now = jax.lax.cond(now.t & 1 == 0, partial(step, held, 0), lambda now: now, now)
-        after: Going = jax.lax.cond(quiet(then, now), partial(step, held, 1), lambda now: now, now)
-        return after
-
-    def piece(end: Any, carry: tuple[Going, Tree]) -> tuple[Going, Tree]:
-        now, held = carry
-        held = supply.ready(held, now.t)
-        then = jnp.minimum(end, supply.reach(held))
-        return jax.lax.while_loop(partial(quiet, then), partial(pair, held, then), now), held
-
-    def stretch(carry: tuple[Any, Lane, Tree]) -> tuple[Any, Lane, Tree]:
-        """As far as there is nothing to note, and one step more. Of a lane that has diverged every step is noted."""
-        t, lanes, held = carry
-        dead, nothing = _some_dead(lanes), jnp.zeros_like(lanes.seen.best)
-        points = _by_parity(t, lanes.state.x, lanes.state.x_prev)
-        start = Going(t, jnp.asarray(False), points, _with_points(lanes, None, None), nothing, nothing)
-        end = jnp.where(dead, t + 1, until)
-        now, held = jax.lax.while_loop(lambda carry: quiet(end, carry[0]), partial(piece, end), (start, held))
-        noting = now.due | dead
-        asked = lanes.seen.cost + jnp.uint32(shape.cost) * (now.t - t - noting).astype(jnp.uint32)
-        lanes = _with_points(now.lanes, *_by_parity(now.t, *now.points))
-        lanes = lanes._replace(seen=lanes.seen._replace(cost=asked))
-        noted = partial(note, shape, now.t, cost=jnp.full_like(asked, shape.cost))
-        return now.t, jax.lax.cond(noting, noted, lambda lanes, size, g: lanes, lanes, now.size, now.g), held
-
-    _, lanes, held = jax.lax.while_loop(lambda carry: carry[0] < until, stretch, (t, lanes, held))
-    return lanes, held
+    nothing = jnp.zeros(config.width, jnp.uint32)
+    state, cost = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, nothing))
+    path = _written(path, algorithm, 0, state, cost)  # in a later chunk, written over
+    taken: tuple[State, Path] = jax.lax.fori_loop(jnp.where(t0 == 0, 1, 0), count, step, (state, path))
+    return taken
 
 
-def _with_points(lanes: Lane, x: Tree, x_prev: Tree) -> Lane:
-    return lanes._replace(state=lanes.state._replace(x=x, x_prev=x_prev))
+def known_costs(config: ExecutionConfig, t0: Any) -> jax.Array | None:
+    """What the steps of a chunk ask, if that is known beforehand."""
+    if config.costs is None:
+        return None
+    first, later = (jnp.uint32(c) for c in config.costs)
+    return jnp.where((jnp.arange(config.chunk) == 0) & (t0 == 0), first, later)
 
 
-def _by_parity(t: Any, first: Tree, second: Tree) -> tuple[Tree, Tree]:
-    """The two as they are if t is even, else changed over."""
-    even = t & 1 == 0
-    return select(even, first, second), select(even, second, first)
+def advance(
+    problem: Any, algorithm: Algorithm, config: ExecutionConfig, stop: Any, schedule: RecordSchedule, batch: Batch
+) -> Batch:
+    """Go on until `stop` steps are done."""
 
+    def chunk(carry: tuple[Batch, Path]) -> tuple[Batch, Path]:
+        batch, path = carry
+        t0, kept = batch.t, batch.recorder
+        count = jnp.minimum(config.chunk, stop - t0)
+        state, path = take_chunk(problem, algorithm, config, t0, count, batch, path)
+        costs = known_costs(config, t0)
+        seen = measure(problem, config.average, costs, kept.stats, path, t0, count)
+        stats = updated(kept.stats, seen)
+        records, row = record(problem, config.exact, config.valued, schedule.record_steps, kept, seen, path)
+        saved = save(schedule.bounds, stats, kept.saved, seen)
+        return Batch(batch.seed, state, Recorder(stats, records, saved, row), t0 + count), path
 
-def _by_stretches(
-    words: Words, shape: Shape, supply: Supply, end: Any, lanes: Lane, kept: Kept, t: Any, held: Tree
-) -> tuple[Lane, Kept, Tree]:
-    """Steps up to `end`, from one at which some lane's iterate is taken to the next."""
-    take_steps = partial(_in_turns if shape.turns else _one_by_one, words, shape, supply)
-
-    def begin(held: Tree, t: Any, lanes: Lane) -> Lane:
-        return first_step(words, shape, lanes, supply.of_step(held, t))
-
-    def stretch(carry: tuple[Lane, Kept, Any, Any, Tree]) -> tuple[Lane, Kept, Any, Any, Tree]:
-        lanes, kept, row, t, held = carry
-        coming = row_of(kept.step, row)
-        until = jnp.minimum(end, jnp.min(jnp.where(coming > t, coming, end)))
-        if shape.whole:
-            held = supply.ready(held, t)
-            lanes = jax.lax.fori_loop(t, jnp.maximum(t, 1), partial(begin, held), lanes)
-            t = jnp.maximum(t, 1)
-        lanes, held = take_steps(until, t, lanes, held)
-        taken = partial(take, shape, lanes, row=row, t=until)
-        kept = jax.lax.cond(jnp.any(coming == until), taken, lambda kept: kept, kept)
-        return lanes, kept, row + rows_done(coming, until), until, held
-
-    start = lanes, kept, rows_done(kept.step, t), t, held
-    after, kept, _, _, held = jax.lax.while_loop(lambda carry: carry[3] < end, stretch, start)
-    return count_over(lanes, after), kept, held
-
-
-def advance(words: Words, shape: Shape, stop: Any, dates: jax.Array, group: Group, live: Any) -> Group:
-    """Go on until `stop` steps are done. Only the first `live` lanes hold seeds."""
-    stop = jnp.where(live > 0, stop, group.t)
-
-    def block(group: Group) -> Group:
-        t0, seeds = group.t, group.lanes.seed
-        empty: Callable[[], Tree]
-        if shape.whole:
-            end = jnp.minimum(t0 + shape.span, stop)
-            supply, empty = _drawn_by_and_by(words, shape, seeds, live), partial(nothing_drawn, words, shape)
-        else:
-            end = jnp.minimum(t0 + shape.block, stop)
-            noise = draw_block(words, shape, seeds, live, t0)
-            supply, empty = _of_block(noise, t0, end), tuple
-            start = partial(first, words, shape, samples=jax.tree.map(lambda b: b[0], noise))
-            group = jax.lax.cond(t0 == 0, start, lambda group: group, group)
-
-        def segment(carry: tuple[Group, Tree]) -> tuple[Group, Tree]:
-            """To the next step that is recorded."""
-            group, held = carry
-            until = jnp.minimum(end, dates[group.row])
-            go: Any = partial(_by_stretches, words, shape, supply, until)
-            before = group.lanes, group.kept, group.t
-            if shape.kernel and not shape.marks:
-                lanes, kept = one_kernel(lambda *before: go(*before, empty())[:2], *before)
-            else:
-                lanes, kept, held = go(*before, held)
-            return mark(words, shape, dates, group._replace(lanes=lanes, kept=kept, t=until)), held
-
-        def segments(group: Group) -> Group:
-            held: Tree = empty() if shape.marks else ()
-            # Step 1 is always recorded.
-            return jax.lax.while_loop(lambda c: (c[0].t < end) | (c[0].row == 0), segment, (group, held))[0]
-
-        done: Group = one_kernel(segments, group) if shape.kernel and shape.marks else segments(group)
-        return done
-
-    return jax.lax.while_loop(lambda g: g.t < stop, block, group)
+    start = batch, empty_path(config, algorithm, batch.state)
+    return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, start)[0]

@@ -1,0 +1,266 @@
+"""What is kept of a run: statistics over all steps, records, and saved iterates.
+
+Steps are measured a chunk at a time, from the iterates that the loop wrote down: exact gradients of many points at once
+are much cheaper than one by one, and nothing of this is on the way of the next step.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normstorm.algorithms.geometries import norm
+from normstorm.random import seed_words, threefry
+
+Tree = Any
+NEVER = np.iinfo(np.int32).max  # a step that does not come
+
+
+class RecordSchedule(NamedTuple):
+    """Recorded steps, and the bounds of the strata of 1..T: stratum r is bounds[r] < t <= bounds[r + 1]."""
+
+    record_steps: Any
+    bounds: Any
+
+    def padded(self, records: int, candidates: int) -> RecordSchedule:
+        """Arrays whose sizes are the same for every T, ended by steps that never come."""
+
+        def fill(steps: np.ndarray, size: int) -> np.ndarray:
+            return np.concatenate([steps, np.full(size - steps.size, NEVER)]).astype(np.int32)
+
+        return RecordSchedule(fill(self.record_steps, records + 1), fill(self.bounds, candidates + 2))
+
+
+def record_schedule(steps: int, records: int, candidates: int) -> RecordSchedule:
+    """Log-spaced records and strata as even as integers allow; fewer of either if there are fewer steps."""
+    used = min(candidates, steps)
+    bounds = np.arange(used + 1, dtype=np.int64) * steps // used
+    return RecordSchedule(np.unique(np.rint(np.geomspace(1, steps, records)).astype(np.int64)), bounds)
+
+
+def choose_iterates(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """For every seed one uniform step in each stratum, (n, R), and one stratum drawn in proportion to its length.
+
+    The chosen stratum's step is then uniform on 1..T. The words come from step 0 of the seed, which no run uses.
+    """
+    rows = seed_words(seeds).T
+    zero = np.zeros(len(seeds), np.uint32)
+    key = threefry((rows[0], rows[1]), (zero, zero))
+    strata = bounds.size - 1
+    lengths = np.append(np.diff(bounds), bounds[-1])
+    draws = []
+    for i, length in enumerate(lengths.tolist()):
+        high, low = (np.asarray(w).astype(np.uint64) for w in threefry(key, (zero, zero + np.uint32(i))))
+        # The upper part of a 96-bit product: floor(length * word / 2^64).
+        below = (low * np.uint64(length)) >> np.uint64(32)
+        draws.append(((high * np.uint64(length) + below) >> np.uint64(32)).astype(np.int64))
+    steps = np.stack([bounds[r] + 1 + draws[r] for r in range(strata)], axis=1)
+    return steps, np.searchsorted(bounds[1:], draws[-1], side="right")
+
+
+class RunningStats(NamedTuple):
+    """Over all steps so far, one entry per seed.
+
+    total, lost     sum of ||grad F(x_t)||, and what rounding has taken from it (Kahan)
+    least           the smallest of them
+    cost, carry     sample gradients, in two words
+    diverged, halt  the step of the first non-finite number (0: none), and x at that step
+    best, best_step, best_x    the smallest ||m_t||, when, and x_t
+    """
+
+    total: jax.Array
+    lost: jax.Array
+    least: jax.Array
+    cost: jax.Array
+    carry: jax.Array
+    diverged: jax.Array
+    halt: Tree
+    best: jax.Array
+    best_step: jax.Array
+    best_x: Tree
+
+
+class Records(NamedTuple):
+    """Rows written at recorded steps, and one more: (records + 1, seeds)."""
+
+    grad_norm: jax.Array
+    mean: jax.Array
+    value: jax.Array
+    error: jax.Array
+    cost: jax.Array
+    carry: jax.Array
+
+
+class SavedIterates(NamedTuple):
+    """Iterates kept on the way, (R, seeds, ...), and the steps (R, seeds) at which they are taken."""
+
+    x: Tree
+    step: jax.Array
+
+
+class Path(NamedTuple):
+    """What the loop wrote down of a chunk of steps, (steps, seeds, ...).
+
+    point is what the algorithm hands out at step t, if that is another point than its iterate x_t; cost is what the
+    step asked, if that is not known beforehand.
+    """
+
+    x: Tree
+    m: Tree
+    point: Tree | None
+    cost: jax.Array | None
+
+
+class Recorder(NamedTuple):
+    """Everything that is kept, for a batch of seeds; `row` is the next row of the records."""
+
+    stats: RunningStats
+    records: Records
+    saved: SavedIterates
+    row: jax.Array
+
+
+class Measured(NamedTuple):
+    """A chunk of `count` steps after step t0, measured: ||m_t|| and ||grad F(x_t)||, (steps, seeds).
+
+    asked    whether the step was taken by a seed that had not diverged;   alive   and did not diverge at it
+    stop     the place of the first non-finite number, or that of the last step
+    """
+
+    t0: Any
+    count: Any
+    point: Tree
+    gradient: Tree | None
+    size: jax.Array
+    grad_norm: jax.Array
+    costs: jax.Array
+    asked: jax.Array
+    alive: jax.Array
+    stop: jax.Array
+
+
+def over_points(function: Any, *trees: Tree) -> Tree:
+    """A function of one point for all points of a chunk, in one call."""
+    steps, seeds = jax.tree.leaves(trees)[0].shape[:2]
+    flat = jax.tree.map(lambda a: a.reshape(steps * seeds, *a.shape[2:]), trees)
+    return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(*flat))
+
+
+def take_steps(tree: Tree, place: jax.Array) -> Tree:
+    """Of every seed what stands at its own place, (steps, seeds, ...) -> (seeds, ...)."""
+    return jax.tree.map(lambda a: a[place, jnp.arange(place.size)], tree)
+
+
+def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
+    """Seed by seed."""
+    return jax.tree.map(lambda n, o: jnp.where(which.reshape(-1, *(1,) * (n.ndim - 1)), n, o), new, old)
+
+
+def measure(problem: Any, average: bool, costs: Any, stats: RunningStats, path: Path, t0: Any, count: Any) -> Measured:
+    """Norms of a chunk, and which of its steps count; `costs` are those of the steps, if they are known beforehand."""
+    point = path.x if path.point is None else path.point
+    size = over_points(norm, path.m)
+    gradient = over_points(problem.full_grad, point) if average else None
+    grad_norm = over_points(norm, gradient) if average else size
+    step = jnp.arange(size.shape[0], dtype=jnp.int32)[:, None]
+    finite = jnp.isfinite(size) & jnp.isfinite(grad_norm)
+    bad = ~finite & (step < count)
+    stop = jnp.where(jnp.any(bad, 0), jnp.argmax(bad, 0).astype(jnp.int32), jnp.asarray(count - 1, jnp.int32))
+    asked = (step <= stop) & (stats.diverged == 0)
+    costs = jnp.where(asked, path.cost if costs is None else costs[:, None], jnp.uint32(0))
+    return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
+
+
+def _sums(seen: Measured, upto: Any = None) -> tuple[jax.Array, jax.Array]:
+    """Sums of ||grad F|| and of costs over the chunk, or over its steps up to one of them."""
+    here = True if upto is None else jnp.arange(seen.size.shape[0])[:, None] <= upto
+    total = jnp.sum(jnp.where(seen.alive & here, seen.grad_norm, 0), 0)
+    return total, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32)
+
+
+def _added(stats: RunningStats, sums: tuple[jax.Array, jax.Array]) -> RunningStats:
+    term = sums[0] - stats.lost
+    total, cost = stats.total + term, stats.cost + sums[1]
+    carry = stats.carry + (cost < stats.cost).astype(jnp.uint32)
+    return stats._replace(total=total, lost=(total - stats.total) - term, cost=cost, carry=carry)
+
+
+def updated(stats: RunningStats, seen: Measured) -> RunningStats:
+    """The statistics after the chunk."""
+    infinite = jnp.asarray(jnp.inf, seen.size.dtype)
+    least = jnp.min(jnp.where(seen.alive, seen.grad_norm, infinite), 0)
+    sizes = jnp.where(seen.alive, seen.size, infinite)
+    place = jnp.argmin(sizes, 0).astype(jnp.int32)
+    smallest = jnp.min(sizes, 0)
+    better = smallest < stats.best
+    fell = (stats.diverged == 0) & ~take_steps(seen.alive, seen.stop)
+    added = _added(stats, _sums(seen))
+    return added._replace(
+        least=jnp.minimum(stats.least, least),
+        diverged=jnp.where(fell, seen.t0 + 1 + seen.stop, stats.diverged),
+        halt=select(fell, take_steps(seen.point, seen.stop), stats.halt),
+        best=jnp.where(better, smallest, stats.best),
+        best_step=jnp.where(better, seen.t0 + 1 + place, stats.best_step),
+        best_x=select(better, take_steps(seen.point, place), stats.best_x),
+    )
+
+
+def record(
+    problem: Any, exact: bool, valued: bool, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path
+) -> tuple[Records, jax.Array]:
+    """Write a row for every recorded step of the chunk."""
+    before = recorder.stats
+
+    def entries(place: Any) -> tuple[jax.Array, ...]:
+        x, m, point = (jax.tree.map(lambda a: a[place], tree) for tree in (path.x, path.m, seen.point))
+        now = _added(before, _sums(seen, place))
+        value = grad_norm = error = mean = jnp.full_like(before.best, jnp.nan)
+        if valued:
+            value = jax.vmap(problem.value)(point)
+        if exact:
+            at_point = jax.vmap(problem.full_grad)(point) if seen.gradient is None else _at(seen.gradient, place)
+            gradient = at_point if path.point is None else jax.vmap(problem.full_grad)(x)
+            grad_norm = jax.vmap(norm)(at_point)
+            error = jax.vmap(norm)(jax.tree.map(jnp.subtract, m, gradient))
+        if seen.gradient is not None:
+            mean = (now.total - now.lost) / (seen.t0 + 1 + place)
+        known = (jnp.where(seen.alive[place], v, jnp.nan) for v in (grad_norm, mean, value, error))
+        return *(v.astype(before.best.dtype) for v in known), now.cost, now.carry
+
+    def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
+        records, row = carry
+        rows = entries(steps[row] - 1 - seen.t0)
+        put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
+        return Records(*(put(table, entry) for table, entry in zip(records, rows, strict=True))), row + 1
+
+    end = seen.t0 + seen.count
+    written: tuple[Records, jax.Array] = jax.lax.while_loop(
+        lambda carry: steps[carry[1]] <= end, write, (recorder.records, recorder.row)
+    )
+    return written
+
+
+def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured) -> SavedIterates:
+    """Keep the iterates that are to be taken in this chunk."""
+    end = seen.t0 + seen.count
+
+    def stratum(t: Any) -> Any:
+        return jnp.searchsorted(bounds, t, side="left").astype(jnp.int32) - 1
+
+    def take(row: Any, x: Tree) -> Tree:
+        step = saved.step[row]
+        point = take_steps(seen.point, jnp.clip(step - 1 - seen.t0, 0, seen.stop))
+        halted = (after.diverged > 0) & (after.diverged < step)
+        point = select(halted, after.halt, point)
+        due = (seen.t0 < step) & (step <= end)
+        return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
+
+    return saved._replace(x=jax.lax.fori_loop(stratum(seen.t0 + 1), stratum(end) + 1, take, saved.x))
+
+
+def _at(tree: Tree, place: Any) -> Tree:
+    return jax.tree.map(lambda a: a[place], tree)
