@@ -12,7 +12,7 @@ import pytest
 from contract import CASES, SEED, X1, N, Rows, problem, rows_of
 
 from normstorm.algorithms import Algorithm
-from normstorm.algorithms.schedules import Sum
+from normstorm.algorithms.schedules import KahanSum
 from normstorm.random import seed_words, step_key
 
 
@@ -119,10 +119,10 @@ def test_a_pytree_is_one_vector(name: str) -> None:
 def test_a_long_sum_in_single_precision_keeps_small_terms() -> None:
     """Half a million terms of 1e-4 onto 4096: one by one in single precision nearly all of them would be lost."""
     terms, start, term = 500_000, np.float32(4096), np.float32(1e-4)
-    begun = Sum(jnp.asarray(start), jnp.zeros((), jnp.float32))
+    begun = KahanSum(jnp.asarray(start), jnp.zeros((), jnp.float32))
 
     @jax.jit
-    def added(begun: Sum) -> Sum:
+    def added(begun: KahanSum) -> KahanSum:
         return jax.lax.fori_loop(0, terms, lambda _, seen: seen.add(jnp.asarray(term)), begun)
 
     found = float(added(begun).total)

@@ -152,7 +152,7 @@ CASES = {
     ),
     "sign storm": case("sign_storm", OURS | {"alpha": 0.2}, "ssvr", THEIRS | {"alpha": 0.2}),
     "sign storm opened": case(
-        "sign_storm", OURS | {"alpha": 0.2, "opening": BIG}, "ssvr", THEIRS | {"alpha": 0.2, "b_first": BIG}
+        "sign_storm", OURS | {"alpha": 0.2, "first_batch": BIG}, "ssvr", THEIRS | {"alpha": 0.2, "b_first": BIG}
     ),
     "signstorm": case(
         "generalized_signstorm", OURS | {"alpha": 0.2}, "generalized_signstorm", THEIRS | {"alpha": 0.2, "b2": 0.9}
@@ -178,13 +178,13 @@ CASES = {
     "meta storm na": case("meta_storm_na", OURS | META, "meta_storm_na", THEIRS | META),
     "hybrid": case(
         "hybrid_sarah_sgd",
-        OURS | {"alpha": 1 - 0.8, "opening": BIG},
+        OURS | {"alpha": 1 - 0.8, "first_batch": BIG},
         "hybrid_sarah_sgd",
         THEIRS | {"beta": 0.8, "b_first": BIG},
     ),
     "hybrid same": case(
         "hybrid_sarah_sgd",
-        OURS | {"alpha": 1 - 0.8, "opening": BIG, "same": True},
+        OURS | {"alpha": 1 - 0.8, "first_batch": BIG, "same": True},
         "hybrid_sarah_sgd",
         THEIRS | {"beta": 0.8, "b_first": BIG, "same": True},
     ),

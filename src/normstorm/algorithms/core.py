@@ -1,8 +1,8 @@
 """Algorithm = estimator x geometry x schedule: how we look, how we measure, how far and how much we trust.
 
-    look_t    estimator:  gradients of samples at x_t (and at x_{t-1})
-    a_t       schedule:   the weight of what is fresh, perhaps from what was looked at
-    m_t       estimator:  from m_{t-1}, the look and the weight
+    g_t       estimator:  gradients of samples at x_t (and at x_{t-1})
+    a_t       schedule:   the weight of g_t, perhaps from the gradients seen
+    m_t       estimator:  from m_{t-1}, the gradients and the weight
     u_t       geometry:   direction from m_t
     eta_t     schedule:   how far
     x_{t+1} = x_t - eta_t u_t
@@ -22,7 +22,7 @@ import numpy as np
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import Look, static
+from .estimators import GradientSample, static
 from .requirements import FINITE_SUM, NOTHING, refusal
 
 Tree = Any
@@ -55,10 +55,10 @@ class Algorithm:
 
     def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[State, Any]:
         """Step 1 from x_1: the new state and the sample gradients asked."""
-        look, looked, cost = self.estimator.first(problem, x, samples)
-        weight, schedule = self.schedule.weight(1, look, self.schedule.init(x))
-        m = self.estimator.start(look, weight)
-        return self._move(1, x, m, look, looked, self.geometry.init(x), schedule), cost
+        grads, estimator, cost = self.estimator.first_gradients(problem, x, samples)
+        weight, schedule = self.schedule.weight(1, grads, self.schedule.init(x))
+        m = self.estimator.first_estimate(grads, weight)
+        return self._move(1, x, m, grads, estimator, self.geometry.init(x), schedule), cost
 
     def step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         """Step t >= 2: the new state and the sample gradients asked."""
@@ -74,14 +74,14 @@ class Algorithm:
         return gone
 
     @property
-    def needs(self) -> frozenset[str]:
+    def requirements(self) -> frozenset[str]:
         """What of "finite sum" and "matrix" problem and x must be."""
-        found: frozenset[str] = NOTHING.union(*(getattr(w, "needs", NOTHING) for w in (self.estimator, self.geometry)))
-        return found
+        words = self.estimator, self.geometry
+        return NOTHING.union(*(getattr(word, "requirements", NOTHING) for word in words))
 
     def refusal(self, problem: Any, x: Tree) -> str | None:
         """The sentence with which a run from x would end at once; None if it would not."""
-        return refusal(self.needs, problem, x)
+        return refusal(self.requirements, problem, x)
 
     def cost(self, steps: int, size: int | None = None) -> int | float:
         """The sample gradients that so many steps ask, with `size` components if the problem is a finite sum.
@@ -89,7 +89,7 @@ class Algorithm:
         Exact but for PAGE, whose coins make it an expectation, and for a path that stops, which asks no more.
         """
         self._whole("steps", steps)
-        if size is not None or FINITE_SUM in self.needs:
+        if size is not None or FINITE_SUM in self.requirements:
             self._whole("size", size)
         asked: int | float = self.estimator.cost(int(steps), size)
         return asked
@@ -114,13 +114,16 @@ class Algorithm:
             raise ValueError(f"{self.name}: {name} must be an integer >= 1; got {name}={value!r}")
 
     def _step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
-        look, looked, cost = self.estimator.look(problem, t, state.x, state.x_prev, state.estimator, samples)
-        weight, schedule = self.schedule.weight(t, look, state.schedule)
-        m = self.estimator.combine(state.m, look, weight)
-        return self._move(t, state.x, m, look, looked, state.geometry, schedule), cost
+        x, x_prev = state.x, state.x_prev
+        grads, estimator, cost = self.estimator.sample_gradients(problem, t, x, x_prev, state.estimator, samples)
+        weight, schedule = self.schedule.weight(t, grads, state.schedule)
+        m = self.estimator.update_estimate(state.m, grads, weight)
+        return self._move(t, x, m, grads, estimator, state.geometry, schedule), cost
 
-    def _move(self, t: Any, x: Tree, m: Tree, look: Look, looked: Tree, geometry: Tree, schedule: Tree) -> State:
-        direction, geometry = self.geometry.step(t, x, m, look.fresh, geometry)
-        eta, schedule = self.schedule.step(t, m, look, schedule)
+    def _move(
+        self, t: Any, x: Tree, m: Tree, grads: GradientSample, estimator: Tree, geometry: Tree, schedule: Tree
+    ) -> State:
+        direction, geometry = self.geometry.step(t, x, m, grads.g, geometry)
+        eta, schedule = self.schedule.step(t, m, grads, schedule)
         moved = jax.tree.map(lambda x, u: x - eta * u, x, direction)
-        return State(moved, x, m, looked, geometry, schedule)
+        return State(moved, x, m, estimator, geometry, schedule)

@@ -15,9 +15,9 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, one_of, positive, weight
 
 from .core import Algorithm
-from .estimators import Averaged, Transported
-from .geometries import Ahead, Euclidean, Normalized
-from .schedules import Constant, Power
+from .estimators import Momentum, Transported
+from .geometries import Euclidean, Nesterov, Normalized
+from .schedules import Constant, PowerDecay
 
 
 def sgd(*, eta: float, K: int = 1) -> Algorithm:
@@ -33,7 +33,7 @@ def sgd(*, eta: float, K: int = 1) -> Algorithm:
     Departures: a constant step size; mini-batches.
     """
     who = "sgd"
-    return Algorithm(Averaged(batch(who, "K", K)), Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)
+    return Algorithm(Momentum(batch(who, "K", K)), Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)
 
 
 def momentum_sgd(
@@ -60,9 +60,9 @@ def momentum_sgd(
     ball = one_of(who, "form", form, ("average", "heavy_ball")) == "heavy_ball"
     zero = one_of(who, "start", start, ("zero", "first")) == "zero"
     alpha, eta = weight(who, alpha), positive(who, "eta", eta)
-    geometry: Any = Ahead(Euclidean(), 1 - alpha) if flag(who, "nesterov", nesterov) else Euclidean()
+    geometry: Any = Nesterov(Euclidean(), 1 - alpha) if flag(who, "nesterov", nesterov) else Euclidean()
     schedule = Constant(alpha, eta / alpha if ball else eta)
-    return Algorithm(Averaged(batch(who, "K", K), zero or ball), geometry, schedule, who)
+    return Algorithm(Momentum(batch(who, "K", K), zero or ball), geometry, schedule, who)
 
 
 def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
@@ -77,7 +77,7 @@ def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
     Departures: constant step size and batch; a zero g_t means "stay".
     """
     who = "normalized_sgd"
-    return Algorithm(Averaged(batch(who, "K", K)), Normalized(), Constant(1.0, positive(who, "eta", eta)), who)
+    return Algorithm(Momentum(batch(who, "K", K)), Normalized(), Constant(1.0, positive(who, "eta", eta)), who)
 
 
 def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
@@ -90,7 +90,7 @@ def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
     """
     who = "momentum_nsgd"
     K = batch(who, "K", K)
-    return Algorithm(Averaged(K), Normalized(), Constant(weight(who, alpha), positive(who, "eta", eta)), who)
+    return Algorithm(Momentum(K), Normalized(), Constant(weight(who, alpha), positive(who, "eta", eta)), who)
 
 
 def nigt(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
@@ -123,5 +123,5 @@ def agnostic_nsgd(*, eta: float, K: int = 1) -> Algorithm:
     Departures: the constant eta is free; mini-batches; a zero m_t means "stay".
     """
     who = "agnostic_nsgd"
-    schedule = Power(0.5, positive(who, "eta", eta), 0.75)
-    return Algorithm(Averaged(batch(who, "K", K)), Normalized(), schedule, who)
+    schedule = PowerDecay(0.5, positive(who, "eta", eta), 0.75)
+    return Algorithm(Momentum(batch(who, "K", K)), Normalized(), schedule, who)
