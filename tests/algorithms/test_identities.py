@@ -202,6 +202,8 @@ RESTARTS = 3  # of steps 1 .. 11 with period 4: 1, 5, 9
 SPIDER = {"S1": BIG, "S2": B, "q": Q}
 STATED: dict[str, tuple[dict[str, Any], int]] = {  # what a paper counts for T steps
     "sgd": ({"eta": ETA, "K": B}, B * T),
+    "averaged_sgd": ({"eta": ETA, "K": B}, B * T),
+    "schedule_free_sgd": ({"eta": ETA, "K": B}, B * T),
     "clipped_sgd": ({"eta": ETA, "threshold": 1.0, "K": B}, B * T),
     "momentum_nsgd": (PLAIN, B * T),
     "nigt": (PLAIN, B * T),

@@ -83,6 +83,8 @@ def test_state_in_letters(name: str) -> None:
 def test_known_states_and_needs() -> None:
     assert ROWS["normalized_storm"]["state"] == "2 d", "the old point and the estimate"
     assert ROWS["adagrad_norm"]["state"] == "2 d + 2", "and a sum with what rounding took from it"
+    assert ROWS["averaged_sgd"]["state"] == "4 d", "and a mean with what rounding took from it"
+    assert ROWS["schedule_free_sgd"]["state"] == "5 d", "and the point that moves"
     assert ROWS["saga"]["state"] == "n d + 3 d", "and a gradient of every component"
     assert {name: row["needs"] for name, row in ROWS.items() if row["needs"]} == {
         **{f"spider_{i}": {"finite sum": "S1 = None"} for i in (1, 2)},

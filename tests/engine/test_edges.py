@@ -20,7 +20,7 @@ def words(algorithm: Algorithm) -> set[type]:
     """The classes of which it is made."""
     geometry = algorithm.geometry
     inner = getattr(geometry, "inner", geometry)
-    return {type(word) for word in (algorithm.estimator, geometry, inner, algorithm.schedule)}
+    return {type(word) for word in (algorithm.estimator, geometry, inner, algorithm.schedule, algorithm.averaging)}
 
 
 def covering() -> list[str]:
@@ -81,8 +81,8 @@ def joined(x: dict[str, jax.Array]) -> jax.Array:
 
 
 @jax.jit
-def three_steps(asked: Any, algorithm: Algorithm, x: Any) -> tuple[Any, Any]:
-    """x_4 and m_3."""
+def three_steps(asked: Any, algorithm: Algorithm, x: Any) -> tuple[Any, Any, Any]:
+    """x_4, m_3 and the point that is handed out at last."""
     seed = jnp.asarray(seed_words([SEED])[0])
     state, _ = algorithm.first(asked, x, algorithm.draw(asked, step_key(seed, 1)))
 
@@ -90,7 +90,7 @@ def three_steps(asked: Any, algorithm: Algorithm, x: Any) -> tuple[Any, Any]:
         return algorithm.step(asked, state, algorithm.draw(asked, step_key(seed, t)), t)[0]
 
     state = jax.lax.fori_loop(2, 4, step, state)
-    return state.x, state.m
+    return state.x, state.m, algorithm.last(state, 3)
 
 
 @jax.jit
@@ -103,9 +103,10 @@ def whole_and_parts(asked: Rows, algorithm: Algorithm, x: jax.Array) -> tuple[An
 def test_a_zero_gradient_means_stay(name: str) -> None:
     """And shrink, where there is a decay."""
     one = CASES[name]
-    x, m = three_steps(Still(), one.algorithm, jnp.asarray(one.x1))
+    x, m, point = three_steps(Still(), one.algorithm, jnp.asarray(one.x1))
     kept = (1 - 0.05 * getattr(one.algorithm.geometry, "decay", 0.0)) ** 3
     np.testing.assert_allclose(x, kept * one.x1, rtol=1e-14)
+    np.testing.assert_allclose(point, kept * one.x1, rtol=1e-14)
     assert not np.any(m)
 
 

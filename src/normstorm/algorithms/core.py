@@ -7,13 +7,16 @@
     eta_t     schedule:   how far
     x_{t+1} = x_t - eta_t u_t
 
+and, optionally, averaging: which point is handed out, the iterate or an average (it may also move another point than
+the one at which gradients are asked).
+
 Each word keeps its own state. Floats are data, so a sweep over them is a vmap; integers are part of the program.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -22,6 +25,7 @@ import numpy as np
 
 from normstorm._shared.pytrees import pytree
 
+from .averaging import NoAveraging
 from .estimators import GradientSample, static
 from .requirements import FINITE_SUM, NOTHING, refusal
 
@@ -29,7 +33,10 @@ Tree = Any
 
 
 class State(NamedTuple):
-    """What the next step needs: after step t, x = x_{t+1}, x_prev = x_t and m = m_t."""
+    """What the next step needs: after step t, x = x_{t+1}, x_prev = x_t and m = m_t.
+
+    These are the points at which gradients are asked; `Algorithm.point` is the one to measure and to hand out.
+    """
 
     x: Tree
     x_prev: Tree
@@ -37,17 +44,19 @@ class State(NamedTuple):
     estimator: Tree
     geometry: Tree
     schedule: Tree
+    averaging: Tree = ()
 
 
 @pytree
 @dataclass(frozen=True)
 class Algorithm:
-    """Three words and a name."""
+    """Three words and a name, and a fourth word if it hands out another point than its iterate."""
 
     estimator: Any
     geometry: Any
     schedule: Any
     name: str = static("algorithm")
+    averaging: Any = field(default_factory=NoAveraging)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         """The samples of one step."""
@@ -58,7 +67,8 @@ class Algorithm:
         grads, estimator, cost = self.estimator.first_gradients(problem, x, samples)
         weight, schedule = self.schedule.weight(1, grads, self.schedule.init(x))
         m = self.estimator.first_estimate(grads, weight)
-        return self._move(1, x, m, grads, estimator, self.geometry.init(x), schedule), cost
+        begun = State(x, x, m, estimator, self.geometry.init(x), schedule, self.averaging.init(x))
+        return self._move(1, begun, grads), cost
 
     def step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         """Step t >= 2: the new state and the sample gradients asked."""
@@ -72,6 +82,16 @@ class Algorithm:
 
         gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
         return gone
+
+    def point(self, state: State) -> Tree:
+        """The point that is handed out at step t, after it: x_t, or an average up to it."""
+        handed: Tree = self.averaging.point(state.x_prev, state.averaging)
+        return handed
+
+    def last(self, state: State, t: Any) -> Tree:
+        """The point that is handed out after the last step t: `point` of step t + 1, for which no gradient is asked."""
+        handed: Tree = self.averaging.last(t, state.x, state.averaging)
+        return handed
 
     @property
     def requirements(self) -> frozenset[str]:
@@ -118,12 +138,13 @@ class Algorithm:
         grads, estimator, cost = self.estimator.sample_gradients(problem, t, x, x_prev, state.estimator, samples)
         weight, schedule = self.schedule.weight(t, grads, state.schedule)
         m = self.estimator.update_estimate(state.m, grads, weight)
-        return self._move(t, x, m, grads, estimator, state.geometry, schedule), cost
+        return self._move(t, state._replace(m=m, estimator=estimator, schedule=schedule), grads), cost
 
-    def _move(
-        self, t: Any, x: Tree, m: Tree, grads: GradientSample, estimator: Tree, geometry: Tree, schedule: Tree
-    ) -> State:
+    def _move(self, t: Any, state: State, grads: GradientSample) -> State:
+        """From x_t, with m_t in place, to x_{t+1}."""
+        x, _, m, estimator, geometry, schedule, averaging = state
         direction, geometry = self.geometry.step(t, x, m, grads.g, geometry)
         eta, schedule = self.schedule.step(t, m, grads, schedule)
-        moved = jax.tree.map(lambda x, u: x - eta * u, x, direction)
-        return State(moved, x, m, estimator, geometry, schedule)
+        moved = jax.tree.map(lambda x, u: x - eta * u, self.averaging.base(x, averaging), direction)
+        moved, averaging = self.averaging.step(t, moved, x, averaging)
+        return State(moved, x, m, estimator, geometry, schedule, averaging)

@@ -160,6 +160,8 @@ METHODS: dict[str, Method] = {
     "normalized_storm": _weighted(_two),
     "momentum_nsgd": _weighted(_one),
     "sgd": _plain(_steep),
+    "averaged_sgd": _plain(_steep),
+    "schedule_free_sgd": Method(lambda s, f, b: {"eta": f * _steep(s), "beta": b}, "beta", (0.9, 0.5, 0.98)),
     "momentum_sgd": _weighted(_steep),
     "normalized_sgd": Method(lambda s, f, K: {"eta": f * s.stride(K), "K": K}, "K", (1, 4, 16, 64)),
     "nigt": _weighted(_one),
