@@ -12,7 +12,7 @@ from toy import Metered, Toy
 from transcription import algorithm_1
 
 from normstorm.algorithms import Algorithm, from_plan, momentum_nsgd, normalized_storm
-from normstorm.algorithms.estimators import Averaged, Corrected, Look
+from normstorm.algorithms.estimators import Corrected, GradientSample, Momentum
 from normstorm.engine import run
 from normstorm.engine.results import Trace
 from normstorm.random import seed_words, step_key
@@ -65,9 +65,9 @@ class Careless(Corrected):
     def draw(self, problem: Any, key: jax.Array) -> Any:
         return problem.sample(key, 2 * self.K)
 
-    def look(self, problem: Any, t: Any, x: Any, x_prev: Any, state: Any, samples: Any) -> Any:
+    def sample_gradients(self, problem: Any, t: Any, x: Any, x_prev: Any, state: Any, samples: Any) -> Any:
         here, there = problem.grad(x, samples[: self.K]), problem.grad(x_prev, samples[self.K :])
-        return Look(here, there, here), state, self.K + self.k
+        return GradientSample(here, there, here), state, self.K + self.k
 
 
 def test_other_samples_at_the_old_point_are_noticed() -> None:
@@ -103,12 +103,12 @@ def test_cost_is_what_was_asked(K: int, k: int) -> None:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Dear(Averaged):
+class Dear(Momentum):
     """Says that a step asks almost 2^32 sample gradients."""
 
-    def look(self, *arguments: Any) -> Any:
-        look, state, _ = super().look(*arguments)
-        return look, state, 4_000_000_000
+    def sample_gradients(self, *arguments: Any) -> Any:
+        grads, state, _ = super().sample_gradients(*arguments)
+        return grads, state, 4_000_000_000
 
 
 def test_cost_passes_32_bits() -> None:
@@ -120,12 +120,12 @@ def test_cost_passes_32_bits() -> None:
 
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
-class Unsteady(Averaged):
+class Unsteady(Momentum):
     """A cost that is known only when the step is taken."""
 
-    def look(self, *arguments: Any) -> Any:
-        look, state, _ = super().look(*arguments)
-        return look, state, jnp.uint32(3_000_000)
+    def sample_gradients(self, *arguments: Any) -> Any:
+        grads, state, _ = super().sample_gradients(*arguments)
+        return grads, state, jnp.uint32(3_000_000)
 
 
 def test_cost_that_is_not_a_fixed_number_passes_32_bits() -> None:

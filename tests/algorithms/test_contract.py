@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcriptions as tr
-from contract import BIG, CASES, SEED, STEPS, X1, B, N, oracle, problem
+from contract import BIG, CASES, SEED, STEPS, X1, B, N, Walk, oracle, problem, walked
 from toy import Metered, Toy
 
 from normstorm.algorithms import CATALOGUE, Algorithm
@@ -19,7 +19,19 @@ from normstorm.random import seed_words, step_key
 
 # Without noise these equal the gradient. Not SAGA, whose kept gradients have different ages.
 EXACT = (
-    *("sgd", "normalised", "clipped", "soft", "adagrad", "sign storm", "sign storm opened", "signstorm"),
+    *(
+        "sgd",
+        "mean of sgd",
+        "ema of sgd",
+        "schedule free",
+        "normalised",
+        "clipped",
+        "soft",
+        "adagrad",
+        "sign storm",
+        "sign storm opened",
+        "signstorm",
+    ),
     *("super adam", "storm", "storm plus", "meta storm", "meta storm sg", "meta storm na", "hybrid", "hybrid same"),
     *("normalized storm", "spider 1", "spider 2", "spider whole", "l0l1", "symmetric", "beta gd", "page", "page whole"),
     *("svrg", "sarah", "limuon 1"),
@@ -46,18 +58,8 @@ def test_every_algorithm_is_here() -> None:
 
 
 @jax.jit
-def walk(problem: Any, algorithm: Algorithm, x: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """x_2 .. x_{T+1}, m_1 .. m_T and what each step says that it asked."""
-    words = jnp.asarray(seed_words([SEED])[0])
-    state, cost = algorithm.first(problem, x, algorithm.draw(problem, step_key(words, 1)))
-
-    def step(state: Any, t: jax.Array) -> tuple[Any, Any]:
-        state, cost = algorithm.step(problem, state, algorithm.draw(problem, step_key(words, t)), t)
-        return state, (state.x, state.m, jnp.asarray(cost, jnp.int64))
-
-    _, later = jax.lax.scan(step, state, jnp.arange(2, STEPS + 1, dtype=jnp.int32))
-    first = state.x, state.m, jnp.asarray(cost, jnp.int64)
-    return tuple(jnp.concatenate([a[None], b]) for a, b in zip(first, later, strict=True))
+def walk(problem: Any, algorithm: Algorithm, x: jax.Array) -> Walk:
+    return walked(problem, algorithm, x, jnp.asarray(seed_words([SEED])[0]), STEPS)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -65,15 +67,15 @@ def test_agrees_with_its_transcription(name: str) -> None:
     """And without noise the same program's estimate is the gradient, where it is one of `EXACT`."""
     one = CASES[name]
     theirs = one.transcription(oracle(one.K, BIG), one.x1, STEPS, **one.theirs)
-    x, m, cost = walk(problem(), one.algorithm, jnp.asarray(one.x1))
-    np.testing.assert_allclose(x, theirs.x[1:], rtol=0, atol=1e-10)
-    np.testing.assert_allclose(m, one.scale * np.array(theirs.m), rtol=0, atol=1e-10)
-    np.testing.assert_array_equal(np.cumsum(cost), theirs.cost)
+    ours = walk(problem(), one.algorithm, jnp.asarray(one.x1))
+    np.testing.assert_allclose(ours.x, theirs.x, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(ours.points, theirs.points, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(ours.m, one.scale * np.array(theirs.m), rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(np.cumsum(ours.cost), theirs.cost)
     if name in EXACT:
-        still, x1 = problem(noise=0.0), jnp.asarray(one.x1)
-        x, m, _ = walk(still, one.algorithm, x1)
-        asked = jax.vmap(still.full_grad)(jnp.concatenate([x1[None], x[:-1]]))
-        np.testing.assert_allclose(m, asked, rtol=0, atol=1e-12)
+        still = problem(noise=0.0)
+        ours = walk(still, one.algorithm, jnp.asarray(one.x1))
+        np.testing.assert_allclose(ours.m, still.grad_at(ours.x[:-1]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", ["sign storm opened", "meta storm", "spider 1 stopped", "page", "svrg", "saga"])

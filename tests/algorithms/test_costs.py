@@ -86,9 +86,9 @@ def test_a_budget_below_the_first_step_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_needs(name: str) -> None:
+def test_requirements(name: str) -> None:
     wanted = {"finite sum"} if name in SUMS else {"matrix"} if name in MATRIX else set()
-    assert CASES[name].algorithm.needs == wanted
+    assert CASES[name].algorithm.requirements == wanted
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -109,7 +109,7 @@ def test_a_refusal_is_what_the_steps_say(name: str) -> None:
             with pytest.raises(ValueError) as error:
                 jax.eval_shape(two_steps, asked, jnp.asarray(x))
             assert str(error.value) == reason
-    assert refused == {"finite sum": 1, "matrix": 2}.get("".join(algorithm.needs), 0)
+    assert refused == {"finite sum": 1, "matrix": 2}.get("".join(algorithm.requirements), 0)
 
 
 def test_a_pytree_of_matrices_is_not_refused() -> None:

@@ -13,9 +13,9 @@ from contract import BIG, SEED, W1, X1, B, N, problem
 from test_contract import MeteredSum, keys
 
 from normstorm.algorithms import CATALOGUE, Algorithm
-from normstorm.algorithms.estimators import Averaged, Corrected, drawn_late, late
+from normstorm.algorithms.estimators import Corrected, Momentum, draw_large_batch, large_batch_key
 from normstorm.algorithms.geometries import Euclidean, Normalized, Sign
-from normstorm.algorithms.matrices import Scaled
+from normstorm.algorithms.matrices import ScaledCorrection
 from normstorm.algorithms.schedules import Constant
 from normstorm.problems.noise import fourier, noisy, sphere
 from normstorm.problems.synthetic import DoubleWell
@@ -38,7 +38,7 @@ def key(t: Any) -> jax.Array:
 @jax.jit
 def big(t: jax.Array) -> jax.Array:
     """The big batch of a step."""
-    return drawn_late(problem(), late(key(t)), BIG)
+    return draw_large_batch(problem(), large_batch_key(key(t)), BIG)
 
 
 def follow(
@@ -80,20 +80,20 @@ def test_1_normalized_storm_without_memory_is_normalised_sgd() -> None:
 
 
 def test_2_hybrid_with_one_set_of_samples_is_storm_with_plain_steps() -> None:
-    hybrid = CATALOGUE["hybrid_sarah_sgd"](**PLAIN, opening=B, same=True)
+    hybrid = CATALOGUE["hybrid_sarah_sgd"](**PLAIN, first_batch=B, same=True)
 
     @jax.jit
     def draw(t: jax.Array) -> jax.Array:
-        return jnp.where(t == 1, drawn_late(problem(), late(key(t)), B), problem().sample(key(t), B))
+        return jnp.where(t == 1, draw_large_batch(problem(), large_batch_key(key(t)), B), problem().sample(key(t), B))
 
     found = follow(hybrid)
     same(found, follow(storm(), draw=draw))
-    two = follow(CATALOGUE["hybrid_sarah_sgd"](**PLAIN, opening=B))
+    two = follow(CATALOGUE["hybrid_sarah_sgd"](**PLAIN, first_batch=B))
     assert np.abs(found[0] - two[0]).max() > 1e-3, "two sets of samples are another algorithm"
 
 
 def test_3_generalised_signsgd_without_memory_is_the_sign_of_the_momentum_is_scion() -> None:
-    sign = Algorithm(Averaged(B, True), Sign(), Constant(ALPHA, ETA), "sign of the momentum")
+    sign = Algorithm(Momentum(B, True), Sign(), Constant(ALPHA, ETA), "sign of the momentum")
     generalised = CATALOGUE["generalized_signsgd"](**PLAIN, b2=0.0)
     same(follow(sign), follow(generalised), follow(CATALOGUE["scion"](**PLAIN, ball="sign")))
 
@@ -137,17 +137,17 @@ def test_7_super_adam_without_scaling_is_storm_with_its_own_steps() -> None:
 def test_8_mars_with_full_gain_is_storm_from_zero() -> None:
     """m_0 = 0 in MARS; with m_1 = g_1 the estimate at the same points is larger by beta^t g_1."""
     mars = follow(CATALOGUE["mars"](**PLAIN, gamma=1.0, clip=False, flavour="lion"))
-    zero = Algorithm(Scaled(B, True, False, 1.0), Sign(), Constant(ALPHA, ETA), "storm from zero")
+    zero = Algorithm(ScaledCorrection(B, True, False, 1.0), Sign(), Constant(ALPHA, ETA), "storm from zero")
     same(mars, follow(zero))
     x, from_zero, _ = mars
-    looks = Corrected(B, B)
+    corrected = Corrected(B, B)
     g_1 = np.asarray(problem().grad(x[0], problem().sample(key(1), B)))
     m: Any = g_1
 
     @jax.jit
     def combined(m: Any, t: jax.Array, here: Any, there: Any) -> Any:
-        look, _, _ = looks.look(problem(), t, here, there, (), problem().sample(key(t), B))
-        return looks.combine(m, look, ALPHA)
+        grads, _, _ = corrected.sample_gradients(problem(), t, here, there, (), problem().sample(key(t), B))
+        return corrected.update_estimate(m, grads, ALPHA)
 
     for t in range(2, STEPS + 1):
         m = combined(m, t, x[t - 1], x[t - 2])
@@ -174,15 +174,15 @@ def test_9_the_correction_is_free_of_noise_that_is_additive(noise: Any, free: bo
     asked, x = noisy(DoubleWell(4), noise), jnp.asarray(X1)
 
     @jax.jit
-    def look(t: jax.Array) -> Any:
-        return Corrected(B, B).look(asked, t, x, 0.9 * x, (), asked.sample(key(t), B))[0]
+    def gradients(t: jax.Array) -> Any:
+        return Corrected(B, B).sample_gradients(asked, t, x, 0.9 * x, (), asked.sample(key(t), B))[0]
 
     here, there = truths(asked, jnp.stack([x, 0.9 * x]))
     for t in range(2, 12):
-        fresh, old, rest = look(jnp.int32(t))
-        left = float(jnp.abs(rest - old - (here - there)).max())
+        grads = gradients(jnp.int32(t))
+        left = float(jnp.abs(grads.g_sub - grads.g_prev - (here - there)).max())
         assert left < 1e-14 if free else left > 1e-3
-        assert jnp.abs(fresh - here).max() > 0.01, "the gradients themselves are noisy"
+        assert jnp.abs(grads.g - here).max() > 0.01, "the gradients themselves are noisy"
 
 
 def test_9_then_storm_averages_the_noise_and_nothing_else() -> None:
@@ -202,6 +202,8 @@ RESTARTS = 3  # of steps 1 .. 11 with period 4: 1, 5, 9
 SPIDER = {"S1": BIG, "S2": B, "q": Q}
 STATED: dict[str, tuple[dict[str, Any], int]] = {  # what a paper counts for T steps
     "sgd": ({"eta": ETA, "K": B}, B * T),
+    "averaged_sgd": ({"eta": ETA, "K": B}, B * T),
+    "schedule_free_sgd": ({"eta": ETA, "K": B}, B * T),
     "clipped_sgd": ({"eta": ETA, "threshold": 1.0, "K": B}, B * T),
     "momentum_nsgd": (PLAIN, B * T),
     "nigt": (PLAIN, B * T),
@@ -212,9 +214,9 @@ STATED: dict[str, tuple[dict[str, Any], int]] = {  # what a paper counts for T s
     "storm_plus": ({"K": B}, B + 2 * B * (T - 1)),
     "meta_storm": ({"eta": ETA, "K": B}, B + 2 * B * (T - 1)),
     "super_adam": ({"gamma": 0.1, "k": 1.0, "m": 9.0, "c": 1.0, "K": B}, B + 2 * B * (T - 1)),
-    "sign_storm": (PLAIN | {"opening": BIG}, BIG + 2 * B * (T - 1)),
+    "sign_storm": (PLAIN | {"first_batch": BIG}, BIG + 2 * B * (T - 1)),
     "mars": (PLAIN, B + 2 * B * (T - 1)),
-    "hybrid_sarah_sgd": ({"alpha": ALPHA, "eta": ETA, "opening": BIG}, BIG + 3 * (T - 1)),
+    "hybrid_sarah_sgd": ({"alpha": ALPHA, "eta": ETA, "first_batch": BIG}, BIG + 3 * (T - 1)),
     "spider_2": (SPIDER | {"eps": 0.1, "L": 2.0}, RESTARTS * BIG + 2 * B * (T - RESTARTS)),
     "l0l1_spider": (SPIDER | {"eps": 0.1, "L0": 2.0, "L1": 1.0}, RESTARTS * BIG + 2 * B * (T - RESTARTS)),
     "sarah": ({"eta": ETA, "period": Q, "K": B}, RESTARTS * N + 2 * B * (T - RESTARTS)),

@@ -183,6 +183,23 @@ def test_mars_with_the_whole_correction_is_storm_from_zero() -> None:
         np.testing.assert_allclose(path.m[t - 1], m, rtol=0, atol=1e-12)
 
 
+def test_averages() -> None:
+    """Without interpolation schedule-free SGD is averaged SGD; its answer is always the mean of z."""
+    mean, free = run("averaged_sgd", eta=0.05, b=B), run("schedule_free_sgd", eta=0.05, beta=0.0, b=B)
+    same(mean, run("sgd", eta=0.05, b=B))
+    same(mean, free)
+    np.testing.assert_allclose(free.points, mean.points, rtol=0, atol=1e-12)
+    leaning = run("schedule_free_sgd", eta=0.05, beta=0.9, b=B)
+    z = (np.array(leaning.x) - 0.9 * np.array(leaning.points)) / 0.1
+    np.testing.assert_allclose(leaning.points, np.cumsum(z, axis=0) / np.arange(1, T + 2)[:, None], rtol=0, atol=1e-12)
+    np.testing.assert_allclose(np.diff(z, axis=0), -0.05 * np.array(leaning.m), rtol=0, atol=1e-12)
+    ema = run("averaged_sgd", eta=0.05, ema=0.8, b=B)
+    np.testing.assert_allclose(
+        ema.points[1:], 0.8 * np.array(ema.points[:-1]) + 0.2 * np.array(ema.x[1:]), rtol=0, atol=1e-12
+    )
+    np.testing.assert_array_equal(ema.points[0], X1)
+
+
 def test_momentum_forms() -> None:
     for ahead in (False, True):
         ema = run("momentum_sgd", eta=0.5, beta=0.9, nesterov=ahead, b=B)
@@ -387,7 +404,8 @@ def test_a_zero_gradient_means_stay() -> None:
     for name, (function, parameters, _, x1) in ALL.items():
         flat = tr.Oracle(lambda x, s: 0 * x, n=N, **TABLES)
         path = getattr(tr, function)(flat, x1, T, **(parameters | ({"constrained": False} if "row" in name else {})))
-        assert (np.array(path.x) == x1).all(), name
+        for points in (path.x, path.points):  # (1 - c) x + c x rounds
+            np.testing.assert_allclose(points, [x1] * (T + 1), rtol=1e-14, err_msg=name)
 
 
 def test_refusals() -> None:

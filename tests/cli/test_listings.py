@@ -6,8 +6,7 @@ from typing import Any
 import jax
 import pytest
 
-from normstorm.algorithms import CATALOGUE
-from normstorm.algorithms import introspection as facts
+from normstorm.algorithms import CATALOGUE, introspection
 from normstorm.cli import listings as catalogue
 from normstorm.problems import get
 
@@ -53,7 +52,7 @@ def test_what_is_not_proven_is_not_promised() -> None:
     assert all(ROWS[name]["rate"] == "none stated." for name in ("mars", "muon"))
 
 
-SIZES = {"K": 11, "k": 4, "S1": 13, "S2": 5, "opening": 17}
+SIZES = {"K": 11, "k": 4, "S1": 13, "S2": 5, "first_batch": 17}
 SLOW: dict[str, dict[str, Any]] = {"q": {"later": 50, "restart": 1}, "period": {"later": 50, "restart": 1}}
 COIN = {"later": 0.0, "restart": 1.0}
 
@@ -66,7 +65,7 @@ def test_cost_in_letters(name: str) -> None:
     for step in ("later", "restart") if "restart" in row["sample_gradients"] else ("later",):
         more = {p: often[step] for p, often in SLOW.items() if p in row["parameters"]}
         more |= {"chance": COIN[step]} if "chance" in row["parameters"] else {}
-        made = facts.example(CATALOGUE[name], **given, **more)
+        made = introspection.example(CATALOGUE[name], **given, **more)
         assert made.cost(1, n) == value(row["sample_gradients"]["first"], n=n, **SIZES)
         assert made.cost(3, n) - made.cost(2, n) == value(row["sample_gradients"][step], n=n, **SIZES)
 
@@ -74,7 +73,7 @@ def test_cost_in_letters(name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_state_in_letters(name: str) -> None:
     """On a real problem, whose d = 12 and n = 9 it was not found from."""
-    problem, made = get("matrix-regression", n=9), facts.example(CATALOGUE[name])
+    problem, made = get("matrix-regression", n=9), introspection.example(CATALOGUE[name])
     x = problem.start()
     state = jax.eval_shape(lambda key: made.first(problem, x, made.draw(problem, key))[0], jax.random.key(0))
     held = sum(leaf.size for leaf in jax.tree.leaves(state))
@@ -84,6 +83,8 @@ def test_state_in_letters(name: str) -> None:
 def test_known_states_and_needs() -> None:
     assert ROWS["normalized_storm"]["state"] == "2 d", "the old point and the estimate"
     assert ROWS["adagrad_norm"]["state"] == "2 d + 2", "and a sum with what rounding took from it"
+    assert ROWS["averaged_sgd"]["state"] == "4 d", "and a mean with what rounding took from it"
+    assert ROWS["schedule_free_sgd"]["state"] == "5 d", "and the point that moves"
     assert ROWS["saga"]["state"] == "n d + 3 d", "and a gradient of every component"
     assert {name: row["needs"] for name, row in ROWS.items() if row["needs"]} == {
         **{f"spider_{i}": {"finite sum": "S1 = None"} for i in (1, 2)},

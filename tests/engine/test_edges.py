@@ -12,7 +12,7 @@ import pytest
 from contract import CASES, SEED, X1, N, Rows, problem, rows_of
 
 from normstorm.algorithms import Algorithm
-from normstorm.algorithms.schedules import Sum
+from normstorm.algorithms.schedules import KahanSum
 from normstorm.random import seed_words, step_key
 
 
@@ -20,7 +20,7 @@ def words(algorithm: Algorithm) -> set[type]:
     """The classes of which it is made."""
     geometry = algorithm.geometry
     inner = getattr(geometry, "inner", geometry)
-    return {type(word) for word in (algorithm.estimator, geometry, inner, algorithm.schedule)}
+    return {type(word) for word in (algorithm.estimator, geometry, inner, algorithm.schedule, algorithm.averaging)}
 
 
 def covering() -> list[str]:
@@ -81,8 +81,8 @@ def joined(x: dict[str, jax.Array]) -> jax.Array:
 
 
 @jax.jit
-def three_steps(asked: Any, algorithm: Algorithm, x: Any) -> tuple[Any, Any]:
-    """x_4 and m_3."""
+def three_steps(asked: Any, algorithm: Algorithm, x: Any) -> tuple[Any, Any, Any]:
+    """x_4, m_3 and the point that is handed out at last."""
     seed = jnp.asarray(seed_words([SEED])[0])
     state, _ = algorithm.first(asked, x, algorithm.draw(asked, step_key(seed, 1)))
 
@@ -90,7 +90,7 @@ def three_steps(asked: Any, algorithm: Algorithm, x: Any) -> tuple[Any, Any]:
         return algorithm.step(asked, state, algorithm.draw(asked, step_key(seed, t)), t)[0]
 
     state = jax.lax.fori_loop(2, 4, step, state)
-    return state.x, state.m
+    return state.x, state.m, algorithm.last(state, 3)
 
 
 @jax.jit
@@ -103,9 +103,10 @@ def whole_and_parts(asked: Rows, algorithm: Algorithm, x: jax.Array) -> tuple[An
 def test_a_zero_gradient_means_stay(name: str) -> None:
     """And shrink, where there is a decay."""
     one = CASES[name]
-    x, m = three_steps(Still(), one.algorithm, jnp.asarray(one.x1))
+    x, m, point = three_steps(Still(), one.algorithm, jnp.asarray(one.x1))
     kept = (1 - 0.05 * getattr(one.algorithm.geometry, "decay", 0.0)) ** 3
     np.testing.assert_allclose(x, kept * one.x1, rtol=1e-14)
+    np.testing.assert_allclose(point, kept * one.x1, rtol=1e-14)
     assert not np.any(m)
 
 
@@ -119,10 +120,10 @@ def test_a_pytree_is_one_vector(name: str) -> None:
 def test_a_long_sum_in_single_precision_keeps_small_terms() -> None:
     """Half a million terms of 1e-4 onto 4096: one by one in single precision nearly all of them would be lost."""
     terms, start, term = 500_000, np.float32(4096), np.float32(1e-4)
-    begun = Sum(jnp.asarray(start), jnp.zeros((), jnp.float32))
+    begun = KahanSum(jnp.asarray(start), jnp.zeros((), jnp.float32))
 
     @jax.jit
-    def added(begun: Sum) -> Sum:
+    def added(begun: KahanSum) -> KahanSum:
         return jax.lax.fori_loop(0, terms, lambda _, seen: seen.add(jnp.asarray(term)), begun)
 
     found = float(added(begun).total)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -47,6 +47,11 @@ class Rows:
     def full_grad(self, x: jax.Array) -> jax.Array:
         return self.grad(x, jnp.arange(N))
 
+    def grad_at(self, points: jax.Array) -> np.ndarray:
+        """grad F at every point, without a program."""
+        slope, shift = (np.mean(table, axis=0) for table in (self.slopes, self.shifts))
+        return slope * points + 0.3 * np.asarray(points) ** 3 + shift
+
     def value(self, x: jax.Array) -> jax.Array:
         return jnp.sum(jnp.mean(self.slopes, axis=0) * x * x / 2 + 0.3 * x**4 / 4 + jnp.mean(self.shifts, axis=0) * x)
 
@@ -85,6 +90,32 @@ def oracle(K: int, large: int, noise: float = 1.0) -> tr.Oracle:
     )
 
 
+class Walk(NamedTuple):
+    """x_1 .. x_{T+1}, m_1 .. m_T, what each step says that it asked, and the points that are handed out."""
+
+    x: Any
+    m: Any
+    cost: Any
+    points: Any
+
+
+def walked(problem: Any, algorithm: Algorithm, x: jax.Array, words: jax.Array, steps: int) -> Walk:
+    """The plain loop, without the engine; to be compiled by the caller."""
+
+    def seen(state: Any, cost: Any) -> Any:
+        return state.x, state.m, jnp.asarray(cost, jnp.int64), algorithm.point(state)
+
+    def step(state: Any, t: jax.Array) -> tuple[Any, Any]:
+        state, cost = algorithm.step(problem, state, algorithm.draw(problem, step_key(words, t)), t)
+        return state, seen(state, cost)
+
+    state, cost = algorithm.first(problem, x, algorithm.draw(problem, step_key(words, 1)))
+    last, later = jax.lax.scan(step, state, jnp.arange(2, steps + 1, dtype=jnp.int32))
+    xs, m, cost, points = (jnp.concatenate([a[None], b]) for a, b in zip(seen(state, cost), later, strict=True))
+    handed = algorithm.last(last, jnp.int32(steps))
+    return Walk(jnp.concatenate([x[None], xs]), m, cost, jnp.concatenate([points, handed[None]]))
+
+
 @dataclass(frozen=True)
 class Case:
     """An algorithm, its transcription, the samples of a step, and by how much the reported m differs from theirs."""
@@ -109,6 +140,9 @@ ADAM: dict[str, Any] = {"gamma": 0.5, "k": 1, "m": 10, "c": 1}
 GENTLE = ADAM | {"gamma": 0.002}
 CASES = {
     "sgd": case("sgd", OURS, "sgd", THEIRS),
+    "mean of sgd": case("averaged_sgd", OURS, "averaged_sgd", THEIRS),
+    "ema of sgd": case("averaged_sgd", OURS | {"ema": 0.9}, "averaged_sgd", THEIRS | {"ema": 0.9}),
+    "schedule free": case("schedule_free_sgd", OURS | {"beta": 0.7}, "schedule_free_sgd", THEIRS | {"beta": 0.7}),
     "average": case("momentum_sgd", SLOW, "momentum_sgd", SLOWLY),
     "average first": case("momentum_sgd", SLOW | {"start": "first"}, "momentum_sgd", SLOWLY | {"init": "first"}),
     "heavy ball": case(
@@ -152,7 +186,7 @@ CASES = {
     ),
     "sign storm": case("sign_storm", OURS | {"alpha": 0.2}, "ssvr", THEIRS | {"alpha": 0.2}),
     "sign storm opened": case(
-        "sign_storm", OURS | {"alpha": 0.2, "opening": BIG}, "ssvr", THEIRS | {"alpha": 0.2, "b_first": BIG}
+        "sign_storm", OURS | {"alpha": 0.2, "first_batch": BIG}, "ssvr", THEIRS | {"alpha": 0.2, "b_first": BIG}
     ),
     "signstorm": case(
         "generalized_signstorm", OURS | {"alpha": 0.2}, "generalized_signstorm", THEIRS | {"alpha": 0.2, "b2": 0.9}
@@ -178,13 +212,13 @@ CASES = {
     "meta storm na": case("meta_storm_na", OURS | META, "meta_storm_na", THEIRS | META),
     "hybrid": case(
         "hybrid_sarah_sgd",
-        OURS | {"alpha": 1 - 0.8, "opening": BIG},
+        OURS | {"alpha": 1 - 0.8, "first_batch": BIG},
         "hybrid_sarah_sgd",
         THEIRS | {"beta": 0.8, "b_first": BIG},
     ),
     "hybrid same": case(
         "hybrid_sarah_sgd",
-        OURS | {"alpha": 1 - 0.8, "opening": BIG, "same": True},
+        OURS | {"alpha": 1 - 0.8, "first_batch": BIG, "same": True},
         "hybrid_sarah_sgd",
         THEIRS | {"beta": 0.8, "b_first": BIG, "same": True},
     ),

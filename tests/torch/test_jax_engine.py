@@ -15,9 +15,9 @@ jax = pytest.importorskip("jax", reason="needs JAX, in which the engine is writt
 from normstorm.algorithms import matrices  # noqa: E402
 from normstorm.algorithms.catalogue import CATALOGUE, momentum_nsgd, normalized_storm  # noqa: E402
 from normstorm.algorithms.core import Algorithm  # noqa: E402
-from normstorm.algorithms.estimators import Averaged, Corrected  # noqa: E402
-from normstorm.algorithms.geometries import Ahead, Shrunk, Sign  # noqa: E402
-from normstorm.algorithms.matrices import Ball, Scaled, Spectral  # noqa: E402
+from normstorm.algorithms.estimators import Corrected, Momentum  # noqa: E402
+from normstorm.algorithms.geometries import Nesterov, Sign, WeightDecay  # noqa: E402
+from normstorm.algorithms.matrices import Ball, ScaledCorrection, Spectral  # noqa: E402
 from normstorm.algorithms.muon import GUARD  # noqa: E402
 from normstorm.algorithms.schedules import Constant  # noqa: E402
 
@@ -47,7 +47,7 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
         K,
     ),
     "muon from m_1 = g_1": (
-        lambda: both(Averaged(K), Shrunk(Ahead(QUINTIC, 1 - ALPHA), 0.3)),
+        lambda: both(Momentum(K), WeightDecay(Nesterov(QUINTIC, 1 - ALPHA), 0.3)),
         {"geometry": "spectral", "correction": 0.0, "nesterov": True, "weight_decay": 0.3},
         K,
     ),
@@ -60,17 +60,17 @@ CASES: dict[str, tuple[Any, dict[str, Any], int]] = {
         for ball in ("euclidean", "sign", "rms")
     },
     "muon_mvr": (
-        lambda: both(Scaled(K, False, False, 0.4), Shrunk(QUINTIC, 0.3)),
+        lambda: both(ScaledCorrection(K, False, False, 0.4), WeightDecay(QUINTIC, 0.3)),
         {"geometry": "spectral", "correction": 0.4, "weight_decay": 0.3},
         K,
     ),
     "muon_mvr, one gradient": (
-        lambda: both(Scaled(K, False, True, 0.4), QUINTIC),
+        lambda: both(ScaledCorrection(K, False, True, 0.4), QUINTIC),
         {"geometry": "spectral", "correction": 0.4, "difference": "stale"},
         K,
     ),
     "spectral storm, ahead, k < K": (
-        lambda: both(Corrected(K, 3), Ahead(QUINTIC, 1 - ALPHA)),
+        lambda: both(Corrected(K, 3), Nesterov(QUINTIC, 1 - ALPHA)),
         {"geometry": "spectral", "nesterov": True},
         3,
     ),

@@ -1,4 +1,4 @@
-"""Algorithms: an estimator (how we look), a geometry (how we measure) and a schedule (how far, how much we trust)."""
+"""Algorithms: estimator (how we look) x geometry (how we measure) x schedule (how far, how much we trust)."""
 
 from .catalogue import CATALOGUE as CATALOGUE
 from .catalogue import from_plan as from_plan

@@ -7,9 +7,9 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, fraction, one_of, positive
 
 from .core import Algorithm
-from .estimators import Averaged, Corrected
-from .geometries import Euclidean, Moment, NormMoment
-from .schedules import AdaGradNorm, Shifted
+from .estimators import Corrected, Momentum
+from .geometries import Euclidean, NormMoment, SecondMoment
+from .schedules import AdaGradNorm, ShiftedPower
 
 
 def adagrad_norm(*, eta: float, b0: float, K: int = 1) -> Algorithm:
@@ -28,7 +28,7 @@ def adagrad_norm(*, eta: float, b0: float, K: int = 1) -> Algorithm:
     """
     who = "adagrad_norm"
     schedule = AdaGradNorm(positive(who, "eta", eta), positive(who, "b0", b0))
-    return Algorithm(Averaged(batch(who, "K", K)), Euclidean(), schedule, who)
+    return Algorithm(Momentum(batch(who, "K", K)), Euclidean(), schedule, who)
 
 
 def super_adam(
@@ -63,9 +63,9 @@ def super_adam(
     """
     who = "super_adam"
     K = batch(who, "K", K)
-    estimator: Any = Corrected(K, K) if flag(who, "corrected", corrected) else Averaged(K)
+    estimator: Any = Corrected(K, K) if flag(who, "corrected", corrected) else Momentum(K)
     beta, lam = fraction(who, "beta", beta, below_one=True), positive(who, "lam", lam)
-    known = {"adam": Moment(beta, lam, True), "global": NormMoment(beta, lam), "identity": Euclidean()}
+    known = {"adam": SecondMoment(beta, lam, True), "global": NormMoment(beta, lam), "identity": Euclidean()}
     geometry: Any = known[one_of(who, "scaling", scaling, tuple(known))]
     gamma, k, m, c = (positive(who, name, v) for name, v in (("gamma", gamma), ("k", k), ("m", m), ("c", c)))
-    return Algorithm(estimator, geometry, Shifted(gamma, k, m, c, bool(corrected)), who)
+    return Algorithm(estimator, geometry, ShiftedPower(gamma, k, m, c, bool(corrected)), who)

@@ -7,7 +7,8 @@ from .sgd import momentum_nsgd as momentum_nsgd
 
 _MAKERS = (
     *(normalized_storm, momentum_nsgd),
-    *(sgd.sgd, sgd.momentum_sgd, sgd.normalized_sgd, sgd.nigt, sgd.agnostic_nsgd),
+    *(sgd.sgd, sgd.averaged_sgd, sgd.schedule_free_sgd, sgd.momentum_sgd),
+    *(sgd.normalized_sgd, sgd.nigt, sgd.agnostic_nsgd),
     *(clipping.clipped_sgd, clipping.soft_clipped_sgd, clipping.mixed_clipping),
     *(sign.generalized_signsgd, sign.sign_storm, sign.generalized_signstorm),
     *(adagrad.adagrad_norm, adagrad.super_adam),

@@ -12,8 +12,8 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive, weight
 
 from .core import Algorithm
-from .estimators import Averaged
-from .geometries import Capped, Mixed, Soft
+from .estimators import Momentum
+from .geometries import Clipped, Mixed, SoftClipped
 from .schedules import Constant
 
 
@@ -29,8 +29,8 @@ def clipped_sgd(*, eta: float, threshold: float, offset: float = 0.0, K: int = 1
     Departures: eta threshold is one free number there, named here after the clipping threshold; mini-batches.
     """
     who = "clipped_sgd"
-    geometry = Capped(1.0, positive(who, "threshold", threshold), offset=nonnegative(who, "offset", offset))
-    return Algorithm(Averaged(batch(who, "K", K)), geometry, Constant(1.0, positive(who, "eta", eta)), who)
+    geometry = Clipped(1.0, positive(who, "threshold", threshold), offset=nonnegative(who, "offset", offset))
+    return Algorithm(Momentum(batch(who, "K", K)), geometry, Constant(1.0, positive(who, "eta", eta)), who)
 
 
 def soft_clipped_sgd(*, eta: float, gamma: float, K: int = 1) -> Algorithm:
@@ -46,8 +46,8 @@ def soft_clipped_sgd(*, eta: float, gamma: float, K: int = 1) -> Algorithm:
     """
     who = "soft_clipped_sgd"
     eta = positive(who, "eta", eta)
-    geometry = Soft(positive(who, "gamma", gamma) / eta)
-    return Algorithm(Averaged(batch(who, "K", K)), geometry, Constant(1.0, eta), who)
+    geometry = SoftClipped(positive(who, "gamma", gamma) / eta)
+    return Algorithm(Momentum(batch(who, "K", K)), geometry, Constant(1.0, eta), who)
 
 
 def mixed_clipping(
@@ -70,6 +70,6 @@ def mixed_clipping(
     who = "mixed_clipping"
     eta = positive(who, "eta", eta)
     threshold = positive(who, "gamma", gamma) / eta
-    inner: Any = Soft(threshold) if flag(who, "soft", soft) else Capped(1.0, threshold)
+    inner: Any = SoftClipped(threshold) if flag(who, "soft", soft) else Clipped(1.0, threshold)
     geometry = Mixed(inner, fraction(who, "nu", nu))
-    return Algorithm(Averaged(batch(who, "K", K), True), geometry, Constant(weight(who, alpha), eta), who)
+    return Algorithm(Momentum(batch(who, "K", K), True), geometry, Constant(weight(who, alpha), eta), who)

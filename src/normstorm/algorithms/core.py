@@ -1,11 +1,14 @@
 """Algorithm = estimator x geometry x schedule: how we look, how we measure, how far and how much we trust.
 
-    look_t    estimator:  gradients of samples at x_t (and at x_{t-1})
-    a_t       schedule:   the weight of what is fresh, perhaps from what was looked at
-    m_t       estimator:  from m_{t-1}, the look and the weight
+    g_t       estimator:  gradients of samples at x_t (and at x_{t-1})
+    a_t       schedule:   the weight of g_t, perhaps from the gradients seen
+    m_t       estimator:  from m_{t-1}, the gradients and the weight
     u_t       geometry:   direction from m_t
     eta_t     schedule:   how far
     x_{t+1} = x_t - eta_t u_t
+
+and, optionally, averaging: which point is handed out, the iterate or an average (it may also move another point than
+the one at which gradients are asked).
 
 Each word keeps its own state. Floats are data, so a sweep over them is a vmap; integers are part of the program.
 """
@@ -13,7 +16,7 @@ Each word keeps its own state. Floats are data, so a sweep over them is a vmap; 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -22,14 +25,18 @@ import numpy as np
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import Look, static
+from .averaging import NoAveraging
+from .estimators import GradientSample, static
 from .requirements import FINITE_SUM, NOTHING, refusal
 
 Tree = Any
 
 
 class State(NamedTuple):
-    """What the next step needs: after step t, x = x_{t+1}, x_prev = x_t and m = m_t."""
+    """What the next step needs: after step t, x = x_{t+1}, x_prev = x_t and m = m_t.
+
+    These are the points at which gradients are asked; `Algorithm.point` is the one to measure and to hand out.
+    """
 
     x: Tree
     x_prev: Tree
@@ -37,17 +44,19 @@ class State(NamedTuple):
     estimator: Tree
     geometry: Tree
     schedule: Tree
+    averaging: Tree = ()
 
 
 @pytree
 @dataclass(frozen=True)
 class Algorithm:
-    """Three words and a name."""
+    """Three words and a name, and a fourth word if it hands out another point than its iterate."""
 
     estimator: Any
     geometry: Any
     schedule: Any
     name: str = static("algorithm")
+    averaging: Any = field(default_factory=NoAveraging)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         """The samples of one step."""
@@ -55,10 +64,11 @@ class Algorithm:
 
     def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[State, Any]:
         """Step 1 from x_1: the new state and the sample gradients asked."""
-        look, looked, cost = self.estimator.first(problem, x, samples)
-        weight, schedule = self.schedule.weight(1, look, self.schedule.init(x))
-        m = self.estimator.start(look, weight)
-        return self._move(1, x, m, look, looked, self.geometry.init(x), schedule), cost
+        grads, estimator, cost = self.estimator.first_gradients(problem, x, samples)
+        weight, schedule = self.schedule.weight(1, grads, self.schedule.init(x))
+        m = self.estimator.first_estimate(grads, weight)
+        begun = State(x, x, m, estimator, self.geometry.init(x), schedule, self.averaging.init(x))
+        return self._move(1, begun, grads), cost
 
     def step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         """Step t >= 2: the new state and the sample gradients asked."""
@@ -73,15 +83,25 @@ class Algorithm:
         gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
         return gone
 
+    def point(self, state: State) -> Tree:
+        """The point that is handed out at step t, after it: x_t, or an average up to it."""
+        handed: Tree = self.averaging.point(state.x_prev, state.averaging)
+        return handed
+
+    def last(self, state: State, t: Any) -> Tree:
+        """The point that is handed out after the last step t: `point` of step t + 1, for which no gradient is asked."""
+        handed: Tree = self.averaging.last(t, state.x, state.averaging)
+        return handed
+
     @property
-    def needs(self) -> frozenset[str]:
+    def requirements(self) -> frozenset[str]:
         """What of "finite sum" and "matrix" problem and x must be."""
-        found: frozenset[str] = NOTHING.union(*(getattr(w, "needs", NOTHING) for w in (self.estimator, self.geometry)))
-        return found
+        words = self.estimator, self.geometry
+        return NOTHING.union(*(getattr(word, "requirements", NOTHING) for word in words))
 
     def refusal(self, problem: Any, x: Tree) -> str | None:
         """The sentence with which a run from x would end at once; None if it would not."""
-        return refusal(self.needs, problem, x)
+        return refusal(self.requirements, problem, x)
 
     def cost(self, steps: int, size: int | None = None) -> int | float:
         """The sample gradients that so many steps ask, with `size` components if the problem is a finite sum.
@@ -89,7 +109,7 @@ class Algorithm:
         Exact but for PAGE, whose coins make it an expectation, and for a path that stops, which asks no more.
         """
         self._whole("steps", steps)
-        if size is not None or FINITE_SUM in self.needs:
+        if size is not None or FINITE_SUM in self.requirements:
             self._whole("size", size)
         asked: int | float = self.estimator.cost(int(steps), size)
         return asked
@@ -114,13 +134,17 @@ class Algorithm:
             raise ValueError(f"{self.name}: {name} must be an integer >= 1; got {name}={value!r}")
 
     def _step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
-        look, looked, cost = self.estimator.look(problem, t, state.x, state.x_prev, state.estimator, samples)
-        weight, schedule = self.schedule.weight(t, look, state.schedule)
-        m = self.estimator.combine(state.m, look, weight)
-        return self._move(t, state.x, m, look, looked, state.geometry, schedule), cost
+        x, x_prev = state.x, state.x_prev
+        grads, estimator, cost = self.estimator.sample_gradients(problem, t, x, x_prev, state.estimator, samples)
+        weight, schedule = self.schedule.weight(t, grads, state.schedule)
+        m = self.estimator.update_estimate(state.m, grads, weight)
+        return self._move(t, state._replace(m=m, estimator=estimator, schedule=schedule), grads), cost
 
-    def _move(self, t: Any, x: Tree, m: Tree, look: Look, looked: Tree, geometry: Tree, schedule: Tree) -> State:
-        direction, geometry = self.geometry.step(t, x, m, look.fresh, geometry)
-        eta, schedule = self.schedule.step(t, m, look, schedule)
-        moved = jax.tree.map(lambda x, u: x - eta * u, x, direction)
-        return State(moved, x, m, looked, geometry, schedule)
+    def _move(self, t: Any, state: State, grads: GradientSample) -> State:
+        """From x_t, with m_t in place, to x_{t+1}."""
+        x, _, m, estimator, geometry, schedule, averaging = state
+        direction, geometry = self.geometry.step(t, x, m, grads.g, geometry)
+        eta, schedule = self.schedule.step(t, m, grads, schedule)
+        moved = jax.tree.map(lambda x, u: x - eta * u, self.averaging.base(x, averaging), direction)
+        moved, averaging = self.averaging.step(t, moved, x, averaging)
+        return State(moved, x, m, estimator, geometry, schedule, averaging)

@@ -2,19 +2,21 @@
 
 An estimator is a frozen, JAX-registered dataclass with
 
-    draw(problem, key)                                 the samples of one step, a value that can be used twice
-    first(problem, x, samples)                         -> (look, own state, sample gradients asked)        step 1
-    look(problem, t, x, x_prev, state, samples)        -> (look, own state, sample gradients asked)        step t >= 2
-    start(look, weight)                                -> m_1
-    combine(m, look, weight)                           -> m_t from m_{t-1}
-    cost(steps, size)                                  sample gradients of so many steps, `size` components or None
+    draw(problem, key)                                        the samples of one step, a value that can be used twice
+    first_gradients(problem, x, samples)                      -> Sampled: (gradients, own state, cost)    step 1
+    sample_gradients(problem, t, x, x_prev, state, samples)   -> Sampled: (gradients, own state, cost)    step t >= 2
+    first_estimate(grads, weight)                             -> m_1
+    update_estimate(m, grads, weight)                         -> m_t from m_{t-1}
+    cost(steps, size)                                         of so many steps, `size` components or None
 
-    ordinary (if True)                                 its branches and late draws do not fit into one kernel of a CPU
-    needs (if any)                                     what a problem must have, see `needs`
+    ordinary (if True)                                        does not fit into one kernel of a CPU
+    requirements (if any)                                     what a problem must have, see `requirements.py`
+
+where a cost is a number of sample gradients,
 
 and one recursion stands behind the classes here (g_j(x) is the mean over the first j of the same K samples):
 
-    m <- a g_K(x) + (1 - a) (m + c [g_k(x) - g_k(x_prev)])        c = 0: Averaged,   c = 1: Corrected
+    m <- a g_K(x) + (1 - a) (m + c [g_k(x) - g_k(x_prev)])        c = 0: Momentum,   c = 1: Corrected
 
 Ordinary samples come from the step's own key; other streams are folded in, LARGE for a big batch, SECOND for a set
 that is independent of the ordinary one, COIN for one uniform number. See `restarts` for estimates that start anew.
@@ -34,12 +36,22 @@ Tree = Any
 LARGE, SECOND, COIN = 1, 2, 3
 
 
-class Look(NamedTuple):
-    """What one step asked: the fresh gradient at x, the one at the old point, and what else `combine` needs."""
+class GradientSample(NamedTuple):
+    """The gradients that one step asked.
 
-    fresh: Tree
-    old: Tree = None
-    rest: Tree = None
+    g            the fresh one, at x; of a recursive estimate that does not restart its change
+    g_prev       the one at x_prev
+    g_sub        at x, over the samples of g_prev
+    restarted    whether g is a new estimate, not a change
+    """
+
+    g: Tree
+    g_prev: Tree = None
+    g_sub: Tree = None
+    restarted: Any = None
+
+
+Sampled = tuple[GradientSample, Tree, Any]  # what was asked, the estimator's own state, the cost
 
 
 def static(default: Any = ...) -> Any:
@@ -48,23 +60,23 @@ def static(default: Any = ...) -> Any:
     return field(metadata={"static": True}, **extra)
 
 
-def number() -> Any:
+def data() -> Any:
     """A field that is data."""
     return field()
 
 
-def late(key: jax.Array) -> jax.Array:
-    """Two words from which a big batch can be drawn when it is needed: small, whatever its size."""
+def large_batch_key(key: jax.Array) -> jax.Array:
+    """The words of the key of a big batch, which is drawn from them only where it is needed."""
     return jax.random.key_data(jax.random.fold_in(key, LARGE))
 
 
-def drawn_late(problem: Any, words: jax.Array, n: int) -> Tree:
+def draw_large_batch(problem: Any, words: jax.Array, n: int) -> Tree:
     """The big batch itself."""
     return problem.sample(jax.random.wrap_key_data(words, impl=THREEFRY), n)
 
 
 @dataclass(frozen=True)
-class _Sampled:
+class _MiniBatch:
     """K fresh samples a step; m_1 is the mean of their gradients, and nothing but m is remembered."""
 
     K: int = static()
@@ -72,17 +84,17 @@ class _Sampled:
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K)
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        return Look(problem.grad(x, samples)), (), self.K
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        return GradientSample(problem.grad(x, samples)), (), self.K
 
-    def start(self, look: Look, weight: Any) -> Tree:
-        return look.fresh
+    def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
+        return grads.g
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        return Look(problem.grad(x, samples)), state, self.K
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        return GradientSample(problem.grad(x, samples)), state, self.K
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
-        return jax.tree.map(lambda g, m: weight * g + (1 - weight) * m, look.fresh, m)
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
+        return jax.tree.map(lambda g, m: weight * g + (1 - weight) * m, grads.g, m)
 
     def cost(self, steps: int, size: int | None) -> int:
         return self.K * steps
@@ -90,30 +102,30 @@ class _Sampled:
 
 @pytree
 @dataclass(frozen=True)
-class Averaged(_Sampled):
-    """m <- a g_K(x) + (1 - a) m: momentum. K sample gradients a step; `zero` is m_0 = 0 instead of m_1 = g_K(x_1)."""
+class Momentum(_MiniBatch):
+    """m <- a g_K(x) + (1 - a) m: K sample gradients a step; `from_zero` is m_0 = 0 instead of m_1 = g_K(x_1)."""
 
-    zero: bool = static(False)
+    from_zero: bool = static(False)
 
-    def start(self, look: Look, weight: Any) -> Tree:
-        return jax.tree.map(lambda g: weight * g, look.fresh) if self.zero else look.fresh
-
-
-@pytree
-@dataclass(frozen=True)
-class Transported(_Sampled):
-    """Averaged, but from step 2 on the gradient is asked ahead of x, at x + reach (x - x_prev)."""
-
-    reach: float = number()
-
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        ahead = jax.tree.map(lambda x, old: x + self.reach * (x - old), x, x_prev)
-        return Look(problem.grad(ahead, samples)), state, self.K
+    def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
+        return jax.tree.map(lambda g: weight * g, grads.g) if self.from_zero else grads.g
 
 
 @pytree
 @dataclass(frozen=True)
-class Corrected(_Sampled):
+class Transported(_MiniBatch):
+    """Momentum, but from step 2 on the gradient is asked ahead of x, at x + extrapolation (x - x_prev)."""
+
+    extrapolation: float = data()
+
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        ahead = jax.tree.map(lambda x, old: x + self.extrapolation * (x - old), x, x_prev)
+        return GradientSample(problem.grad(ahead, samples)), state, self.K
+
+
+@pytree
+@dataclass(frozen=True)
+class Corrected(_MiniBatch):
     """m <- a g_K(x) + (1 - a) (m + g_k(x) - g_k(x_prev)): the same k samples at both points.
 
     The K samples are split once into a head of k and a tail of K - k: the head is asked at x and at x_prev, the tail
@@ -122,21 +134,21 @@ class Corrected(_Sampled):
 
     k: int = static()
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         K, k = self.K, self.k
         head = jax.tree.map(lambda s: s[:k], samples)
-        g_k, g_old = problem.grad(x, head), problem.grad(x_prev, head)
+        g_k, g_prev = problem.grad(x, head), problem.grad(x_prev, head)
         g_K = g_k
         if k < K:
             tail = problem.grad(x, jax.tree.map(lambda s: s[k:], samples))
             g_K = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, g_k, tail)
-        return Look(g_K, g_old, g_k), state, K + k
+        return GradientSample(g_K, g_prev, g_k), state, K + k
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
-        g_K, g_old, g_k = look
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
+        g_K, g_prev, g_k = grads.g, grads.g_prev, grads.g_sub
         if g_K is g_k:  # k = K: two operations fewer
-            return jax.tree.map(lambda g, old, m: g + (1 - weight) * (m - old), g_K, g_old, m)
-        return jax.tree.map(lambda a, b, c, m: weight * a + (1 - weight) * (m + b - c), g_K, g_k, g_old, m)
+            return jax.tree.map(lambda g, prev, m: g + (1 - weight) * (m - prev), g_K, g_prev, m)
+        return jax.tree.map(lambda a, b, c, m: weight * a + (1 - weight) * (m + b - c), g_K, g_k, g_prev, m)
 
     def cost(self, steps: int, size: int | None) -> int:
         return self.K * steps + self.k * (steps - 1)
@@ -144,38 +156,39 @@ class Corrected(_Sampled):
 
 @pytree
 @dataclass(frozen=True)
-class Opened(Corrected):
-    """Corrected with k = K, and a first step of its own size: m_1 is the mean over `opening` samples."""
+class LargeFirstBatch(Corrected):
+    """Corrected with k = K, and a first step of its own size: m_1 is the mean over `first_batch` samples."""
 
-    opening: int = static()
+    first_batch: int = static()
     ordinary: ClassVar[bool] = True
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
-        return problem.sample(key, self.K), late(key)
+        return problem.sample(key, self.K), large_batch_key(key)
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        return Look(problem.grad(x, drawn_late(problem, samples[-1], self.opening))), (), self.opening
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        large = draw_large_batch(problem, samples[-1], self.first_batch)
+        return GradientSample(problem.grad(x, large)), (), self.first_batch
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        return super().look(problem, t, x, x_prev, state, samples[0])
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        return super().sample_gradients(problem, t, x, x_prev, state, samples[0])
 
     def cost(self, steps: int, size: int | None) -> int:
-        return self.opening + (self.K + self.k) * (steps - 1)
+        return self.first_batch + (self.K + self.k) * (steps - 1)
 
 
 @pytree
 @dataclass(frozen=True)
-class Blended(Opened):
-    """Opened, but what is fresh comes from a second set of K samples: 3 K sample gradients a step."""
+class TwoBatch(LargeFirstBatch):
+    """LargeFirstBatch, but the fresh gradient is that of a second set of K samples: 3 K sample gradients a step."""
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         second = problem.sample(jax.random.fold_in(key, SECOND), self.K)
-        return problem.sample(key, self.K), second, late(key)
+        return problem.sample(key, self.K), second, large_batch_key(key)
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         first, second, _ = samples
         here, there = problem.grad(x, first), problem.grad(x_prev, first)
-        return Look(problem.grad(x, second), there, here), state, 3 * self.K
+        return GradientSample(problem.grad(x, second), there, here), state, 3 * self.K
 
     def cost(self, steps: int, size: int | None) -> int:
-        return self.opening + 3 * self.K * (steps - 1)
+        return self.first_batch + 3 * self.K * (steps - 1)

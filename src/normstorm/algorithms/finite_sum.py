@@ -6,7 +6,7 @@ from normstorm._shared.validate import batch, flag, positive
 
 from .core import Algorithm
 from .geometries import Euclidean
-from .restarts import Restarted, Snapshot, Table
+from .restarts import GradientTable, PeriodicRestarts, Snapshot
 from .schedules import Constant
 
 
@@ -45,7 +45,7 @@ def saga(*, eta: float, K: int = 1, two: bool = False) -> Algorithm:
     Departures: mini-batches with replacement (a number drawn twice is asked twice and stored once); no proximal step.
     """
     who = "saga"
-    estimator = Table(batch(who, "K", K), flag(who, "two", two))
+    estimator = GradientTable(batch(who, "K", K), flag(who, "two", two))
     return Algorithm(estimator, Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)
 
 
@@ -65,5 +65,5 @@ def sarah(*, eta: float, period: int, K: int = 1) -> Algorithm:
     Departures: mini-batches with replacement; an epoch begins at the last iterate, where the paper picks one at random.
     """
     who = "sarah"
-    estimator = Restarted(None, batch(who, "K", K), batch(who, "period", period))
+    estimator = PeriodicRestarts(None, batch(who, "K", K), batch(who, "period", period))
     return Algorithm(estimator, Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)

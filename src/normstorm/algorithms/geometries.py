@@ -3,12 +3,12 @@
 A geometry is a frozen, JAX-registered dataclass with
 
     init(x)                        -> state
-    step(t, x, m, fresh, state)    -> (direction, state)        fresh: the gradient that this step asked at x
+    step(t, x, m, g, state)        -> (direction, state)        g: the gradient that this step asked at x
     stopped(state)                 -> whether no further step is to be made
 
-    needs (if any)                 what x must have, see `needs`
+    requirements (if any)                 what x must have, see `requirements.py`
 
-and some hold another one, which they bend.
+and a `Wrapper` holds another one.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ def _scaled(tree: Tree, scale: Any) -> Tree:
     return jax.tree.map(lambda leaf: leaf * scale, tree)
 
 
-class _Lasting:
-    """Remembers nothing, never stops."""
+class Geometry:
+    """What most have in common: remembers nothing, never stops."""
 
     def init(self, x: Tree) -> Tree:
         return ()
@@ -73,10 +73,10 @@ class _Lasting:
 
 @pytree
 @dataclass(frozen=True)
-class Normalized(_Lasting):
+class Normalized(Geometry):
     """m / ||m|| over the whole pytree; 0 / 0 = 0, so a zero estimate means "stay"."""
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         size = norm(m)
         moves = size > 0
         scale = jnp.where(moves, 1 / jnp.where(moves, size, 1), 0)
@@ -85,12 +85,12 @@ class Normalized(_Lasting):
 
 @pytree
 @dataclass(frozen=True)
-class Powered(_Lasting):
+class PowerNormalized(Geometry):
     """m / ||m||^power; a zero estimate means "stay"."""
 
     power: float
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         size = norm(m)
         moves = size > 0
         return _scaled(m, jnp.where(moves, jnp.where(moves, size, 1) ** -jnp.asarray(self.power), 0)), state
@@ -98,74 +98,74 @@ class Powered(_Lasting):
 
 @pytree
 @dataclass(frozen=True)
-class Euclidean(_Lasting):
+class Euclidean(Geometry):
     """m itself."""
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         return m, state
 
 
 @pytree
 @dataclass(frozen=True)
-class Capped(_Lasting):
-    """m min{ most, once / (||m|| + offset), twice / ||m||^2 }, where c / 0 is infinity."""
+class Clipped(Geometry):
+    """m min{ most, threshold / (||m|| + offset), square / ||m||^2 }, where c / 0 is infinity."""
 
     most: float
-    once: float
-    twice: float = math.inf
+    threshold: float
+    square: float = math.inf
     offset: float = 0.0
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         size = norm(m)
 
         def over(top: Any, bottom: jax.Array) -> jax.Array:
             return jnp.where(bottom > 0, top / jnp.where(bottom > 0, bottom, 1), jnp.inf)
 
-        cap = jnp.minimum(over(self.once, size + self.offset), over(self.twice, size * size))
+        cap = jnp.minimum(over(self.threshold, size + self.offset), over(self.square, size * size))
         return _scaled(m, jnp.minimum(self.most, cap)), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Soft(_Lasting):
+class SoftClipped(Geometry):
     """m / (1 + ||m|| / threshold)."""
 
     threshold: float
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         return _scaled(m, 1 / (1 + norm(m) / self.threshold)), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Sign(_Lasting):
+class Sign(Geometry):
     """The sign of every coordinate; sign(0) = 0."""
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         return jax.tree.map(jnp.sign, m), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Moment(_Lasting):
-    """m / (sqrt(v) + eps), v <- b2 v + (1 - b2) s^2 coordinate by coordinate; s is m, or the fresh gradient."""
+class SecondMoment(Geometry):
+    """m / (sqrt(v) + eps), v <- b2 v + (1 - b2) s^2 coordinate by coordinate; s is m, or g with `of_gradient`."""
 
     b2: float
     eps: float
-    fresh: bool = static(False)
+    of_gradient: bool = static(False)
 
     def init(self, x: Tree) -> Tree:
         return jax.tree.map(jnp.zeros_like, x)
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        seen = fresh if self.fresh else m
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        seen = g if self.of_gradient else m
         state = jax.tree.map(lambda v, s: self.b2 * v + (1 - self.b2) * s * s, state, seen)
         return jax.tree.map(lambda m, v: _ratio(m, jnp.sqrt(v) + self.eps), m, state), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Adam(_Lasting):
+class Adam(Geometry):
     """(m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps), v <- b2 v + (1 - b2) g^2 from the fresh gradient."""
 
     b1: float
@@ -175,8 +175,8 @@ class Adam(_Lasting):
     def init(self, x: Tree) -> Tree:
         return jax.tree.map(jnp.zeros_like, x)
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        state = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state, fresh)
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        state = jax.tree.map(lambda v, g: self.b2 * v + (1 - self.b2) * g * g, state, g)
         done = 1.0 * t  # an integer as exponent would widen single precision
         first, second = 1 - self.b1**done, 1 - self.b2**done
         return jax.tree.map(lambda m, v: m / first / (jnp.sqrt(v / second) + self.eps), m, state), state
@@ -184,7 +184,7 @@ class Adam(_Lasting):
 
 @pytree
 @dataclass(frozen=True)
-class NormMoment(_Lasting):
+class NormMoment(Geometry):
     """m / (s + eps), s <- b2 s + (1 - b2) ||fresh gradient||, a number for all coordinates."""
 
     b2: float
@@ -193,20 +193,20 @@ class NormMoment(_Lasting):
     def init(self, x: Tree) -> Tree:
         return jnp.zeros((), jax.tree.leaves(x)[0].dtype)
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        state = self.b2 * state + (1 - self.b2) * norm(fresh)
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        state = self.b2 * state + (1 - self.b2) * norm(g)
         return jax.tree.map(lambda m: _ratio(m, state + self.eps), m), state
 
 
 @dataclass(frozen=True)
-class _Bent:
+class Wrapper:
     """Holds another geometry and keeps its state."""
 
     inner: Any
 
     @property
-    def needs(self) -> frozenset[str]:
-        found: frozenset[str] = getattr(self.inner, "needs", NOTHING)
+    def requirements(self) -> frozenset[str]:
+        found: frozenset[str] = getattr(self.inner, "requirements", NOTHING)
         return found
 
     def init(self, x: Tree) -> Tree:
@@ -218,45 +218,45 @@ class _Bent:
 
 @pytree
 @dataclass(frozen=True)
-class Ahead(_Bent):
+class Nesterov(Wrapper):
     """The direction of beta m + (1 - beta) g, g the fresh gradient (Nesterov)."""
 
     beta: float
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        ahead = jax.tree.map(lambda m, g: self.beta * m + (1 - self.beta) * g, m, fresh)
-        bent: tuple[Tree, Tree] = self.inner.step(t, x, ahead, fresh, state)
-        return bent
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        ahead = jax.tree.map(lambda m, g: self.beta * m + (1 - self.beta) * g, m, g)
+        found: tuple[Tree, Tree] = self.inner.step(t, x, ahead, g, state)
+        return found
 
 
 @pytree
 @dataclass(frozen=True)
-class Mixed(_Bent):
+class Mixed(Wrapper):
     """nu times the direction of m and 1 - nu times that of the fresh gradient."""
 
     nu: float
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        slow, _ = self.inner.step(t, x, m, fresh, state)
-        fast, _ = self.inner.step(t, x, fresh, fresh, state)
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        slow, _ = self.inner.step(t, x, m, g, state)
+        fast, _ = self.inner.step(t, x, g, g, state)
         return jax.tree.map(lambda a, b: self.nu * a + (1 - self.nu) * b, slow, fast), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Shrunk(_Bent):
+class WeightDecay(Wrapper):
     """The direction and decay times x: x_{t+1} = (1 - eta decay) x_t - eta u."""
 
     decay: float
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        direction, state = self.inner.step(t, x, m, fresh, state)
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        direction, state = self.inner.step(t, x, m, g, state)
         return jax.tree.map(lambda u, x: u + self.decay * x, direction, x), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Stopping(_Bent):
+class Stopping(Wrapper):
     """Stay for good as soon as ||m|| <= threshold."""
 
     threshold: float
@@ -267,7 +267,7 @@ class Stopping(_Bent):
     def stopped(self, state: Tree) -> Any:
         return state[0]
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
-        direction, inner = self.inner.step(t, x, m, fresh, state[1])
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
+        direction, inner = self.inner.step(t, x, m, g, state[1])
         stop = norm(m) <= self.threshold
         return jax.tree.map(lambda u: jnp.where(stop, 0, u), direction), (stop, inner)

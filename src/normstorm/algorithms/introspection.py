@@ -1,4 +1,4 @@
-"""What the code says about an algorithm: cost, state and needs are found by trying, so they cannot drift from it."""
+"""What the code says about an algorithm: found by trying, so that cost, state and requirements cannot drift from it."""
 
 from __future__ import annotations
 
@@ -91,18 +91,18 @@ def state(make: Maker) -> str:
     return _sum({"n d": table, "d": slope, "": one - 4 * slope - 20 * table})
 
 
-def needs(make: Maker) -> dict[str, str]:
+def requirements(make: Maker) -> dict[str, str]:
     """What of "finite sum" and "matrix" is needed, and with which options: "always" or like "S1 = None"."""
     tried = {name: _options(make, p) for name, p in inspect.signature(make).parameters.items()}
-    kinds = {name: [(o, example(make, **{name: o}).needs) for o in options] for name, options in tried.items()}
+    kinds = {name: [(o, example(make, **{name: o}).requirements) for o in options] for name, options in tried.items()}
     found = {}
-    for need in (FINITE_SUM, MATRIX):
-        named = {name: [str(o) for o, has in pairs if need in has] for name, pairs in kinds.items() if pairs}
+    for requirement in (FINITE_SUM, MATRIX):
+        named = {name: [str(o) for o, has in pairs if requirement in has] for name, pairs in kinds.items() if pairs}
         some = {name: with_it for name, with_it in named.items() if 0 < len(with_it) < len(kinds[name])}
         if some:
-            found[need] = "; ".join(f"{name} = {', '.join(with_it)}" for name, with_it in some.items())
-        elif need in example(make).needs:
-            found[need] = "always"
+            found[requirement] = "; ".join(f"{name} = {', '.join(with_it)}" for name, with_it in some.items())
+        elif requirement in example(make).requirements:
+            found[requirement] = "always"
     return found
 
 

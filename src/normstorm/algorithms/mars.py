@@ -7,8 +7,8 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, fraction, nonnegative, one_of, positive, weight
 
 from .core import Algorithm
-from .geometries import Adam, Shrunk, Sign
-from .matrices import Amplified, Spectral
+from .geometries import Adam, Sign, WeightDecay
+from .matrices import MarsCorrection, Spectral
 from .schedules import Constant
 
 
@@ -48,7 +48,7 @@ def mars(
     who = "mars"
     alpha, eps = weight(who, alpha), positive(who, "eps", eps)
     gain = nonnegative(who, "gamma", gamma) * (1 - alpha) / alpha
-    estimator = Amplified(batch(who, "K", K), True, not flag(who, "exact", exact), gain, flag(who, "clip", clip))
+    estimator = MarsCorrection(batch(who, "K", K), True, not flag(who, "exact", exact), gain, flag(who, "clip", clip))
     b2 = fraction(who, "b2", b2, below_one=True)
     known: dict[str, Any] = {
         "adamw": Adam(1 - alpha, b2, eps),
@@ -57,5 +57,5 @@ def mars(
         "shampoo": Spectral(eps * alpha, "newton_schulz", True),
     }
     inner = known[one_of(who, "flavour", flavour, tuple(known))]
-    geometry = Shrunk(inner, nonnegative(who, "decay", decay))
+    geometry = WeightDecay(inner, nonnegative(who, "decay", decay))
     return Algorithm(estimator, geometry, Constant(alpha, positive(who, "eta", eta)), who)

@@ -11,8 +11,8 @@ import numpy as np
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import Averaged, Corrected, Look, static
-from .geometries import Normalized, _Lasting, norm
+from .estimators import Corrected, GradientSample, Momentum, Sampled, static
+from .geometries import Geometry, Normalized, norm
 from .requirements import MATRICES, NOTHING, no_matrices
 
 Tree = Any
@@ -55,7 +55,7 @@ def polar(M: jax.Array) -> jax.Array:
 
 @pytree
 @dataclass(frozen=True)
-class Spectral(_Lasting):
+class Spectral(Geometry):
     """An orthogonal factor of every matrix of m, by `method` "svd" or "newton_schulz".
 
     `scaled`: times sqrt(max(1, rows / columns)).
@@ -64,32 +64,32 @@ class Spectral(_Lasting):
     floor: float
     method: str = static()
     scaled: bool = static()
-    needs: ClassVar[frozenset[str]] = MATRICES
+    requirements: ClassVar[frozenset[str]] = MATRICES
 
     def _factor(self, leaf: jax.Array) -> jax.Array:
         M = matrix(leaf)
         scale = max(1.0, M.shape[0] / M.shape[1]) ** 0.5 if self.scaled else 1.0
         return scale * (polar(M) if self.method == "svd" else newton_schulz(M, self.floor))
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         return jax.tree.map(self._factor, m), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Ball(_Lasting):
+class Ball(Geometry):
     """radius times the point of the unit ball of `shape` that has the largest inner product with m."""
 
     radius: float
     shape: str = static()
 
     @property
-    def needs(self) -> frozenset[str]:
+    def requirements(self) -> frozenset[str]:
         return NOTHING if self.shape in ("euclidean", "sign", "rms") else MATRICES
 
-    def step(self, t: Any, x: Tree, m: Tree, fresh: Tree, state: Tree) -> tuple[Tree, Tree]:
+    def step(self, t: Any, x: Tree, m: Tree, g: Tree, state: Tree) -> tuple[Tree, Tree]:
         if self.shape == "euclidean":
-            m, _ = Normalized().step(t, x, m, fresh, ())
+            m, _ = Normalized().step(t, x, m, g, ())
             return jax.tree.map(lambda u: self.radius * u, m), state
         return jax.tree.map(lambda leaf: self.radius * self._point(leaf), m), state
 
@@ -110,14 +110,14 @@ class Ball(_Lasting):
 
 @pytree
 @dataclass(frozen=True)
-class Compressed(Corrected):
+class LowRank(Corrected):
     """Corrected, but of every matrix of m only the part of the largest `rank` singular values goes on."""
 
     rank: int = static()
-    needs: ClassVar[frozenset[str]] = MATRICES
+    requirements: ClassVar[frozenset[str]] = MATRICES
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
-        return super().combine(jax.tree.map(self._truncated, m), look, weight)
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
+        return super().update_estimate(jax.tree.map(self._truncated, m), grads, weight)
 
     def _truncated(self, leaf: jax.Array) -> jax.Array:
         U, values, Vt = jnp.linalg.svd(matrix(leaf), full_matrices=False)
@@ -126,30 +126,30 @@ class Compressed(Corrected):
 
 @pytree
 @dataclass(frozen=True)
-class Scaled(Averaged):
-    """m <- a g(x) + (1 - a) (m + gain [g(x) - old]), old = g(x_prev) on the same samples: 2 K sample gradients.
+class ScaledCorrection(Momentum):
+    """m <- a g(x) + (1 - a) (m + gain [g(x) - g_prev]), g_prev = g(x_prev) on the same samples: 2 K sample gradients.
 
-    `stale` takes the gradient of the step before, on its own samples, as the old one: K sample gradients.
+    `stale` takes the gradient of the step before, on its own samples, as g_prev: K sample gradients.
     """
 
     stale: bool = static(False)
     gain: float = 1.0
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        fresh = problem.grad(x, samples)
-        return Look(fresh), fresh if self.stale else (), self.K
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        g = problem.grad(x, samples)
+        return GradientSample(g), g if self.stale else (), self.K
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        fresh = problem.grad(x, samples)
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        g = problem.grad(x, samples)
         if self.stale:
-            return Look(fresh, state), fresh, self.K
-        return Look(fresh, problem.grad(x_prev, samples)), state, 2 * self.K
+            return GradientSample(g, state), g, self.K
+        return GradientSample(g, problem.grad(x_prev, samples)), state, 2 * self.K
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
-        def mix(g: jax.Array, old: jax.Array, m: jax.Array) -> Any:
-            return weight * g + (1 - weight) * (m + self.gain * (g - old))
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
+        def mix(g: jax.Array, g_prev: jax.Array, m: jax.Array) -> Any:
+            return weight * g + (1 - weight) * (m + self.gain * (g - g_prev))
 
-        return jax.tree.map(mix, look.fresh, look.old, m)
+        return jax.tree.map(mix, grads.g, grads.g_prev, m)
 
     def cost(self, steps: int, size: int | None) -> int:
         return self.K * steps if self.stale else self.K * (2 * steps - 1)
@@ -157,22 +157,22 @@ class Scaled(Averaged):
 
 @pytree
 @dataclass(frozen=True)
-class Amplified(Scaled):
-    """m <- a c + (1 - a) m, m_0 = 0, c = g(x) + gain [g(x) - old]; `clip`: c / max(1, ||c||)."""
+class MarsCorrection(ScaledCorrection):
+    """m <- a c + (1 - a) m, m_0 = 0, c = g(x) + gain [g(x) - g_prev]; `clip`: c / max(1, ||c||)."""
 
     clip: bool = static(True)
 
-    def _amplified(self, fresh: Tree, old: Tree) -> Tree:
-        c = jax.tree.map(lambda g, old: g + self.gain * (g - old), fresh, old)
+    def _corrected(self, g: Tree, g_prev: Tree) -> Tree:
+        c = jax.tree.map(lambda g, g_prev: g + self.gain * (g - g_prev), g, g_prev)
         return jax.tree.map(lambda leaf: leaf / jnp.maximum(1, norm(c)), c) if self.clip else c
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        look, state, cost = super().first(problem, x, samples)
-        return Look(self._amplified(look.fresh, look.fresh)), state, cost
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        grads, state, cost = super().first_gradients(problem, x, samples)
+        return GradientSample(self._corrected(grads.g, grads.g)), state, cost
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        look, state, cost = super().look(problem, t, x, x_prev, state, samples)
-        return Look(self._amplified(look.fresh, look.old), look.old), state, cost
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        grads, state, cost = super().sample_gradients(problem, t, x, x_prev, state, samples)
+        return GradientSample(self._corrected(grads.g, grads.g_prev), grads.g_prev), state, cost
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
-        return jax.tree.map(lambda c, m: weight * c + (1 - weight) * m, look.fresh, m)
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
+        return jax.tree.map(lambda c, m: weight * c + (1 - weight) * m, grads.g, m)

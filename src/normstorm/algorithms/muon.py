@@ -13,9 +13,9 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, nonnegative, one_of, positive, weight
 
 from .core import Algorithm
-from .estimators import Averaged, Corrected
-from .geometries import Ahead, Shrunk
-from .matrices import BALLS, Ball, Compressed, Scaled, Spectral
+from .estimators import Corrected, Momentum
+from .geometries import Nesterov, WeightDecay
+from .matrices import BALLS, Ball, LowRank, ScaledCorrection, Spectral
 from .schedules import Constant
 
 METHODS = ("svd", "newton_schulz")
@@ -47,9 +47,9 @@ def muon(
     alpha = weight(who, alpha)
     geometry: Any = Spectral(GUARD, one_of(who, "method", method, METHODS), True)
     if flag(who, "nesterov", nesterov):
-        geometry = Ahead(geometry, 1 - alpha)
-    geometry = Shrunk(geometry, nonnegative(who, "decay", decay))
-    return Algorithm(Averaged(batch(who, "K", K), True), geometry, Constant(alpha, positive(who, "eta", eta)), who)
+        geometry = Nesterov(geometry, 1 - alpha)
+    geometry = WeightDecay(geometry, nonnegative(who, "decay", decay))
+    return Algorithm(Momentum(batch(who, "K", K), True), geometry, Constant(alpha, positive(who, "eta", eta)), who)
 
 
 def muon_mvr(
@@ -81,9 +81,9 @@ def muon_mvr(
     who = "muon_mvr"
     zero = one_of(who, "start", start, ("first", "zero")) == "zero"
     gain = nonnegative(who, "gain", gain)
-    estimator = Scaled(batch(who, "K", K), zero, not flag(who, "exact", exact), gain)
+    estimator = ScaledCorrection(batch(who, "K", K), zero, not flag(who, "exact", exact), gain)
     spectral = Spectral(GUARD, one_of(who, "method", method, METHODS), False)
-    geometry = Shrunk(spectral, nonnegative(who, "decay", decay))
+    geometry = WeightDecay(spectral, nonnegative(who, "decay", decay))
     return Algorithm(estimator, geometry, Constant(weight(who, alpha), positive(who, "eta", eta)), who)
 
 
@@ -104,7 +104,7 @@ def limuon(*, alpha: float, eta: float, rank: int | None = None, method: str = "
     """
     who = "limuon"
     K = batch(who, "K", K)
-    estimator: Any = Corrected(K, K) if rank is None else Compressed(K, K, batch(who, "rank", rank))
+    estimator: Any = Corrected(K, K) if rank is None else LowRank(K, K, batch(who, "rank", rank))
     geometry = Spectral(GUARD, one_of(who, "method", method, METHODS), False)
     return Algorithm(estimator, geometry, Constant(weight(who, alpha), positive(who, "eta", eta)), who)
 
@@ -137,6 +137,6 @@ def scion(
     """
     who = "scion"
     point = Ball(positive(who, "radius", radius), one_of(who, "ball", ball, BALLS))
-    geometry: Any = Shrunk(point, 1.0) if flag(who, "constrained", constrained) else point
+    geometry: Any = WeightDecay(point, 1.0) if flag(who, "constrained", constrained) else point
     schedule = Constant(weight(who, alpha), positive(who, "eta", eta))
-    return Algorithm(Averaged(batch(who, "K", K), True), geometry, schedule, who)
+    return Algorithm(Momentum(batch(who, "K", K), True), geometry, schedule, who)

@@ -1,4 +1,4 @@
-"""What an algorithm needs of a problem and of x, and the sentence for one that does not have it."""
+"""What an algorithm requires of a problem and of x, and the sentence for one that does not have it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def no_matrices(x: Any) -> str | None:
     return None
 
 
-def refusal(needs: frozenset[str], problem: Any, x: Any) -> str | None:
-    """The first reason why problem and x do not have what is needed."""
-    no_sum = no_finite_sum(problem) if FINITE_SUM in needs else None
-    return no_sum or (no_matrices(x) if MATRIX in needs else None)
+def refusal(requirements: frozenset[str], problem: Any, x: Any) -> str | None:
+    """The first reason why problem and x do not have what is required."""
+    no_sum = no_finite_sum(problem) if FINITE_SUM in requirements else None
+    return no_sum or (no_matrices(x) if MATRIX in requirements else None)

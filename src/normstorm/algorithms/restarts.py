@@ -15,20 +15,20 @@ import jax.numpy as jnp
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import COIN, SECOND, Look, drawn_late, late, number, static
+from .estimators import COIN, SECOND, GradientSample, Sampled, data, draw_large_batch, large_batch_key, static
 from .requirements import A_FINITE_SUM, NOTHING, no_finite_sum
 
 Tree = Any
 
 
-def components(problem: Any) -> int:
+def component_count(problem: Any) -> int:
     """How many components the finite sum has; other problems are refused."""
     if (reason := no_finite_sum(problem)) is not None:
         raise ValueError(reason)
     return int(problem.size)
 
 
-def _begun(steps: int, period: int) -> int:
+def _restarts_among(steps: int, period: int) -> int:
     """How many of the steps 1, 1 + period, 1 + 2 period, ... are among so many."""
     return -(-steps // period)
 
@@ -42,75 +42,75 @@ class _Recursive:
     ordinary: ClassVar[bool] = True
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
-        return problem.sample(key, self.S2), late(key)
+        return problem.sample(key, self.S2), large_batch_key(key)
 
     @property
-    def needs(self) -> frozenset[str]:
+    def requirements(self) -> frozenset[str]:
         return A_FINITE_SUM if self.S1 is None else NOTHING
 
-    def price(self, problem: Any) -> int:
-        return components(problem) if self.S1 is None else self.S1
+    def restart_cost(self, problem: Any) -> int:
+        return component_count(problem) if self.S1 is None else self.S1
 
-    def _price(self, size: int | None) -> int:
+    def _restart_cost(self, size: int | None) -> int:
         return (size or 0) if self.S1 is None else self.S1
 
-    def anew(self, problem: Any, x: Tree, words: jax.Array) -> Tree:
-        return problem.full_grad(x) if self.S1 is None else problem.grad(x, drawn_late(problem, words, self.S1))
+    def restart_gradient(self, problem: Any, x: Tree, words: jax.Array) -> Tree:
+        return problem.full_grad(x) if self.S1 is None else problem.grad(x, draw_large_batch(problem, words, self.S1))
 
     def change(self, problem: Any, x: Tree, x_prev: Tree, samples: Tree) -> Tree:
         return jax.tree.map(jnp.subtract, problem.grad(x, samples), problem.grad(x_prev, samples))
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        price = self.price(problem)
-        return Look(self.anew(problem, x, samples[1])), (), price
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        cost = self.restart_cost(problem)
+        return GradientSample(self.restart_gradient(problem, x, samples[1])), (), cost
 
-    def start(self, look: Look, weight: Any) -> Tree:
-        return look.fresh
+    def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
+        return grads.g
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
         """What was found is the estimate itself at a restart, and else its change."""
-        return jax.tree.map(lambda found, m: jnp.where(look.rest, found, m + found), look.fresh, m)
+        return jax.tree.map(lambda found, m: jnp.where(grads.restarted, found, m + found), grads.g, m)
 
 
 @pytree
 @dataclass(frozen=True)
-class Restarted(_Recursive):
+class PeriodicRestarts(_Recursive):
     """Restarts at steps 1, 1 + period, 1 + 2 period, ..."""
 
     period: int = static()
 
     def cost(self, steps: int, size: int | None) -> int:
-        restarts = _begun(steps, self.period)
-        return self._price(size) * restarts + 2 * self.S2 * (steps - restarts)
+        restarts = _restarts_among(steps, self.period)
+        return self._restart_cost(size) * restarts + 2 * self.S2 * (steps - restarts)
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, Any]:
-        restart, price = jnp.asarray((t - 1) % self.period == 0), self.price(problem)
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        restart, cost = jnp.asarray((t - 1) % self.period == 0), self.restart_cost(problem)
         found = jax.lax.cond(
             restart,
-            lambda: self.anew(problem, x, samples[1]),
+            lambda: self.restart_gradient(problem, x, samples[1]),
             lambda: self.change(problem, x, x_prev, samples[0]),
         )
-        return Look(found, None, restart), state, jnp.where(restart, price, 2 * self.S2)
+        return GradientSample(found, restarted=restart), state, jnp.where(restart, cost, 2 * self.S2)
 
 
 @pytree
 @dataclass(frozen=True)
-class Tossed(_Recursive):
+class RandomRestarts(_Recursive):
     """A restart at step 1, and later wherever a coin of each seed's own falls on it, with probability `chance`."""
 
-    chance: float = number()
+    chance: float = data()
 
     def cost(self, steps: int, size: int | None) -> float:
         """The expectation: every later step restarts with probability `chance`."""
-        price, chance = self._price(size), float(self.chance)
-        return price + (steps - 1) * (chance * price + (1 - chance) * 2 * self.S2)
+        restart, chance = self._restart_cost(size), float(self.chance)
+        return restart + (steps - 1) * (chance * restart + (1 - chance) * 2 * self.S2)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return *super().draw(problem, key), jax.random.uniform(jax.random.fold_in(key, COIN))
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, Any]:
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         small, words, coin = samples
-        restart, price = coin < self.chance, self.price(problem)
+        restart, cost = coin < self.chance, self.restart_cost(problem)
         zero = jax.tree.map(jnp.zeros_like, x)
         found = jax.lax.cond(restart, lambda: zero, lambda: self.change(problem, x, x_prev, small))
 
@@ -118,29 +118,29 @@ class Tossed(_Recursive):
         # must come from what the loop carries, or the compiler draws the batch before it, at every step.
         def body(carry: Tree) -> Tree:
             wanted, _, words = carry
-            return jnp.zeros_like(wanted), self.anew(problem, x, words), words + jnp.uint32(1)
+            return jnp.zeros_like(wanted), self.restart_gradient(problem, x, words), words + jnp.uint32(1)
 
         _, found, _ = jax.lax.while_loop(lambda carry: carry[0], body, (restart, found, words))
-        return Look(found, None, restart), state, jnp.where(restart, price, 2 * self.S2)
+        return GradientSample(found, restarted=restart), state, jnp.where(restart, cost, 2 * self.S2)
 
 
 @dataclass(frozen=True)
 class _Direct:
-    """The look is the estimate: no weight, no memory in m."""
+    """The gradient found is the estimate: no weight, no memory in m."""
 
-    def start(self, look: Look, weight: Any) -> Tree:
-        return look.fresh
+    def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
+        return grads.g
 
-    def combine(self, m: Tree, look: Look, weight: Any) -> Tree:
-        return look.fresh
+    def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
+        return grads.g
 
 
 @pytree
 @dataclass(frozen=True)
-class Whole(_Direct):
+class FullGradient(_Direct):
     """The full gradient of a finite sum: n sample gradients a step."""
 
-    needs: ClassVar[frozenset[str]] = A_FINITE_SUM
+    requirements: ClassVar[frozenset[str]] = A_FINITE_SUM
 
     def cost(self, steps: int, size: int | None) -> int:
         return (size or 0) * steps
@@ -148,12 +148,12 @@ class Whole(_Direct):
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return ()
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        n = components(problem)
-        return Look(problem.full_grad(x)), (), n
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        n = component_count(problem)
+        return GradientSample(problem.full_grad(x)), (), n
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        return self.first(problem, x, samples)
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
+        return self.first_gradients(problem, x, samples)
 
 
 @pytree
@@ -164,34 +164,34 @@ class Snapshot(_Direct):
     K: int = static()
     period: int = static()
     ordinary: ClassVar[bool] = True
-    needs: ClassVar[frozenset[str]] = A_FINITE_SUM
+    requirements: ClassVar[frozenset[str]] = A_FINITE_SUM
 
     def cost(self, steps: int, size: int | None) -> int:
-        return 2 * self.K * steps + (size or 0) * _begun(steps, self.period)
+        return 2 * self.K * steps + (size or 0) * _restarts_among(steps, self.period)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K)
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        n = components(problem)
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        n = component_count(problem)
         state = x, problem.full_grad(x)
-        return self._look(problem, x, state, samples), state, n + 2 * self.K
+        return self._gradients(problem, x, state, samples), state, n + 2 * self.K
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, Any]:
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         due = jnp.asarray((t - 1) % self.period == 0)
         state = jax.lax.cond(due, lambda: (x, problem.full_grad(x)), lambda: state)
-        cost = 2 * self.K + jnp.where(due, components(problem), 0)
-        return self._look(problem, x, state, samples), state, cost
+        cost = 2 * self.K + jnp.where(due, component_count(problem), 0)
+        return self._gradients(problem, x, state, samples), state, cost
 
-    def _look(self, problem: Any, x: Tree, state: Tree, samples: Tree) -> Look:
+    def _gradients(self, problem: Any, x: Tree, state: Tree, samples: Tree) -> GradientSample:
         snapshot, mean = state
         here, there = problem.grad(x, samples), problem.grad(snapshot, samples)
-        return Look(jax.tree.map(lambda g, old, mean: g - old + mean, here, there, mean))
+        return GradientSample(jax.tree.map(lambda g, old, mean: g - old + mean, here, there, mean))
 
 
 @pytree
 @dataclass(frozen=True)
-class Table(_Direct):
+class GradientTable(_Direct):
     """The last gradient of every component is kept, n times x in memory: n sample gradients at first, K at every step.
 
     m is the mean over K components of (fresh - kept), and the mean of all that are kept. `two`: K components for m,
@@ -201,7 +201,7 @@ class Table(_Direct):
 
     K: int = static()
     two: bool = static(False)
-    needs: ClassVar[frozenset[str]] = A_FINITE_SUM
+    requirements: ClassVar[frozenset[str]] = A_FINITE_SUM
 
     def cost(self, steps: int, size: int | None) -> int:
         return (size or 0) + (2 if self.two else 1) * self.K * steps
@@ -210,14 +210,14 @@ class Table(_Direct):
         rows = problem.sample(key, self.K)
         return (rows, problem.sample(jax.random.fold_in(key, SECOND), self.K)) if self.two else (rows,)
 
-    def first(self, problem: Any, x: Tree, samples: Tree) -> tuple[Look, Tree, int]:
-        n = components(problem)
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        n = component_count(problem)
         table = _each(problem, x, jnp.arange(n))
         mean = jax.tree.map(lambda a: jnp.mean(a, axis=0), table)
-        look, state, cost = self.look(problem, 1, x, x, (table, mean), samples)
-        return look, state, n + cost
+        grads, state, cost = self.sample_gradients(problem, 1, x, x, (table, mean), samples)
+        return grads, state, n + cost
 
-    def look(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> tuple[Look, Tree, int]:
+    def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         table, mean = state
         rows, stored = samples[0], samples[-1]
         fresh = _each(problem, x, rows)
@@ -231,7 +231,7 @@ class Table(_Direct):
             return (jax.tree.map(lambda a, g: a.at[row].set(g), table, g), mean), None
 
         state, _ = jax.lax.scan(store, (table, mean), (stored, kept))
-        return Look(m), state, self.K * len(samples)
+        return GradientSample(m), state, self.K * len(samples)
 
 
 def _each(problem: Any, x: Tree, rows: jax.Array) -> Tree:

@@ -3,10 +3,10 @@
 A schedule is a frozen, JAX-registered dataclass with
 
     init(x)                      -> state
-    weight(t, look, state)       -> (a_t, state), the weight of the fresh gradient in m_t
-    step(t, m, look, state)      -> (eta_t, state)
+    weight(t, grads, state)       -> (a_t, state), the weight of the fresh gradient in m_t
+    step(t, m, grads, state)      -> (eta_t, state)
 
-`look` is what the estimator asked at step t, so that both may depend on gradients seen.
+`grads` is the `GradientSample` of step t, so that both may depend on gradients seen.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ import jax.numpy as jnp
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import Look, static
+from .estimators import GradientSample, static
 from .geometries import norm
 
 Tree = Any
 
 
-class Sum(NamedTuple):
+class KahanSum(NamedTuple):
     """A sum of many numbers with what rounding has taken from it (Kahan): a plain one stops growing in float32."""
 
     total: jax.Array
     lost: jax.Array
 
-    def add(self, number: jax.Array) -> Sum:
+    def add(self, number: jax.Array) -> KahanSum:
         term = number - self.lost
         total = self.total + term
-        return Sum(total, (total - self.total) - term)
+        return KahanSum(total, (total - self.total) - term)
 
 
 def _zero(x: Tree) -> jax.Array:
     return jnp.zeros((), jax.tree.leaves(x)[0].dtype)
 
 
-def _nothing(x: Tree) -> Sum:
-    return Sum(_zero(x), _zero(x))
+def _zero_sum(x: Tree) -> KahanSum:
+    return KahanSum(_zero(x), _zero(x))
 
 
 def _squared(tree: Tree) -> jax.Array:
@@ -61,16 +61,16 @@ class Constant:
     def init(self, x: Tree) -> Tree:
         return ()
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return self.alpha, state
 
-    def step(self, t: Any, m: Tree, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return self.eta, state
 
 
 @pytree
 @dataclass(frozen=True)
-class Power:
+class PowerDecay:
     """a_t = t^-alpha_power, eta_t = eta t^-eta_power."""
 
     alpha_power: float
@@ -80,16 +80,16 @@ class Power:
     def init(self, x: Tree) -> Tree:
         return ()
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return t ** -jnp.asarray(self.alpha_power), state
 
-    def step(self, t: Any, m: Tree, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return self.eta * t ** -jnp.asarray(self.eta_power), state
 
 
 @pytree
 @dataclass(frozen=True)
-class Shifted:
+class ShiftedPower:
     """mu_t = k / (shift + t)^power; eta_t = gamma mu_t, a_{t+1} = min{1, c mu_t^2} at power 1/3, c mu_t at 1/2."""
 
     gamma: float
@@ -104,11 +104,11 @@ class Shifted:
     def init(self, x: Tree) -> Tree:
         return ()
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         mu = self._mu(t - 1)
         return jnp.minimum(1, self.c * mu * mu if self.corrected else self.c * mu), state
 
-    def step(self, t: Any, m: Tree, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return self.gamma * self._mu(t), state
 
 
@@ -121,19 +121,19 @@ class AdaGradNorm:
     b0: float
 
     def init(self, x: Tree) -> Tree:
-        return _nothing(x)
+        return _zero_sum(x)
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return 1.0, state
 
-    def step(self, t: Any, m: Tree, look: Look, state: Sum) -> tuple[Any, Tree]:
-        seen = state.add(_squared(look.fresh))
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: KahanSum) -> tuple[Any, Tree]:
+        seen = state.add(_squared(grads.g))
         return self.eta / jnp.sqrt(self.b0 * self.b0 + seen.total), seen
 
 
 @pytree
 @dataclass(frozen=True)
-class CubeRoot:
+class Storm:
     """eta_t = k / (w + sum over i <= t of ||g_i||^2)^{1/3}, a_{t+1} = min{1, c eta_t^2}."""
 
     k: float
@@ -141,32 +141,32 @@ class CubeRoot:
     c: float
 
     def init(self, x: Tree) -> Tree:
-        return _nothing(x), 1 + _zero(x)
+        return _zero_sum(x), 1 + _zero(x)
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return state[1], state
 
-    def step(self, t: Any, m: Tree, look: Look, state: Tree) -> tuple[Any, Tree]:
-        seen = state[0].add(_squared(look.fresh))
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
+        seen = state[0].add(_squared(grads.g))
         eta = self.k / (self.w + seen.total) ** (1 / 3)
         return eta, (seen, jnp.minimum(1, self.c * eta * eta))
 
 
 @pytree
 @dataclass(frozen=True)
-class Plus:
+class StormPlus:
     """a_{t+1} = (1 + sum ||g_i||^2)^{-2/3}, eta_t = scale (sum ||m_i||^2 / a_{i+1})^{-1/3}, sums over i <= t."""
 
     scale: float
 
     def init(self, x: Tree) -> Tree:
-        return _nothing(x), _nothing(x), 1 + _zero(x)
+        return _zero_sum(x), _zero_sum(x), 1 + _zero(x)
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return state[2], state
 
-    def step(self, t: Any, m: Tree, look: Look, state: Tree) -> tuple[Any, Tree]:
-        seen = state[0].add(_squared(look.fresh))
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
+        seen = state[0].add(_squared(grads.g))
         a = (1 + seen.total) ** (-2 / 3)
         moved = state[1].add(_squared(m) / a)
         moves = moved.total > 0
@@ -176,7 +176,7 @@ class Plus:
 
 @pytree
 @dataclass(frozen=True)
-class Meta:
+class MetaStorm:
     """eta_t = eta a^{(1-p)/2} / (b0^{1/p} + sum over i <= t of ||m_i||^2)^p, a = (1 + s / a0^2)^{-2/3}.
 
     kind "norm":        a is a_{t+1}, s the sum over i <= t of ||g_i||^2
@@ -192,25 +192,25 @@ class Meta:
 
     def init(self, x: Tree) -> Tree:
         last = jax.tree.map(jnp.zeros_like, x) if self.kind == "difference" else ()
-        return _nothing(x), _nothing(x), 1 + _zero(x), last
+        return _zero_sum(x), _zero_sum(x), 1 + _zero(x), last
 
-    def _trust(self, seen: Sum) -> Any:
+    def _weight(self, seen: KahanSum) -> Any:
         return (1 + seen.total / (self.a0 * self.a0)) ** (-2 / 3)
 
-    def weight(self, t: Any, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         seen, moved, a, last = state
         if self.kind == "difference":
-            if look.old is not None:
-                seen = seen.add(_squared(jax.tree.map(jnp.subtract, last, look.old)))
-                a = self._trust(seen)
-            last = look.fresh
+            if grads.g_prev is not None:
+                seen = seen.add(_squared(jax.tree.map(jnp.subtract, last, grads.g_prev)))
+                a = self._weight(seen)
+            last = grads.g
         return a, (seen, moved, a, last)
 
-    def step(self, t: Any, m: Tree, look: Look, state: Tree) -> tuple[Any, Tree]:
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         seen, moved, a, last = state
         if self.kind != "difference":
-            seen = seen.add(_squared(look.fresh) if self.kind == "norm" else jnp.ones_like(a))
-            a = self._trust(seen)
+            seen = seen.add(_squared(grads.g) if self.kind == "norm" else jnp.ones_like(a))
+            a = self._weight(seen)
         moved = moved.add(_squared(m))
         eta = self.eta * a ** ((1 - self.p) / 2) / (self.b0 ** (1 / self.p) + moved.total) ** self.p
         return eta, (seen, moved, a, last)

@@ -12,12 +12,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from normstorm._shared.validate import batch, flag, one_of, positive, weight
+from normstorm._shared.validate import batch, flag, fraction, one_of, positive, weight
 
+from .averaging import ExponentialAverage, PolyakRuppert, ScheduleFree
 from .core import Algorithm
-from .estimators import Averaged, Transported
-from .geometries import Ahead, Euclidean, Normalized
-from .schedules import Constant, Power
+from .estimators import Momentum, Transported
+from .geometries import Euclidean, Nesterov, Normalized
+from .schedules import Constant, PowerDecay
 
 
 def sgd(*, eta: float, K: int = 1) -> Algorithm:
@@ -33,7 +34,54 @@ def sgd(*, eta: float, K: int = 1) -> Algorithm:
     Departures: a constant step size; mini-batches.
     """
     who = "sgd"
-    return Algorithm(Averaged(batch(who, "K", K)), Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)
+    return Algorithm(Momentum(batch(who, "K", K)), Euclidean(), Constant(1.0, positive(who, "eta", eta)), who)
+
+
+def averaged_sgd(*, eta: float, K: int = 1, ema: float | None = None) -> Algorithm:
+    """SGD that hands out an average of its iterates: eta > 0, K samples a step, ema in [0, 1) or None.
+
+        x_{t+1} = x_t - eta g_t
+        handed out:    (x_1 + ... + x_t) / t                          ema = None
+                       e_t = ema e_{t-1} + (1 - ema) x_t,  e_1 = x_1  else
+
+    ema = 0 is SGD.
+
+    Assumes: F convex and L-smooth, bounded variance. Nothing for the average of a non-convex F.
+    Rate: F(mean) - min F = O(T^{-1/2}) on average for convex F; with steps that fall more slowly than 1/t the best
+    covariance in the limit, near a minimum with a positive definite Hessian. None stated for the exponential average.
+    Source: Polyak and Juditsky, "Acceleration of stochastic approximation by averaging" (1992); Ruppert, "Efficient
+    estimations from a slowly convergent Robbins-Monro process" (1988).
+    Departures: a constant step size, where the theorem has one that falls; mini-batches; the exponential average is
+    common practice and in neither source. The mean is updated step by step, with what rounding takes from it.
+    """
+    who = "averaged_sgd"
+    averaging: Any = PolyakRuppert() if ema is None else ExponentialAverage(fraction(who, "ema", ema, below_one=True))
+    schedule = Constant(1.0, positive(who, "eta", eta))
+    return Algorithm(Momentum(batch(who, "K", K)), Euclidean(), schedule, who, averaging)
+
+
+def schedule_free_sgd(*, eta: float, beta: float = 0.9, K: int = 1) -> Algorithm:
+    """Schedule-free SGD: eta > 0, beta in [0, 1], K samples a step; what is handed out is x.
+
+        z_1 = x_1
+        y_t = (1 - beta) z_t + beta x_t,      g_t = mean of grad f(y_t, xi) over K samples
+        z_{t+1} = z_t - eta g_t
+        x_{t+1} = (1 - c_{t+1}) x_t + c_{t+1} z_{t+1},      c_{t+1} = 1 / (t + 1)
+
+    x_t is the mean of z_1 .. z_t. beta = 0 is averaged SGD, beta = 1 asks gradients at the average (primal averaging).
+
+    Assumes: F convex, samples Lipschitz.
+    Rate: F(x_T) - min F = O(T^{-1/2}) on average for convex F and any beta in [0, 1]. None stated here for a non-convex
+    F; for one see Ahn, Magakyan and Cutkosky (2024), with other parameters.
+    Source: Defazio, Yang, Mehta, Mishchenko, Khaled and Cutkosky, "The road less scheduled" (2024), its three-line
+    recursion.
+    Departures: mini-batches; no warm-up and no weights from it (c = 1 / (t + 1), which is theirs for a constant step).
+    The estimate that is reported is g_t, of the gradient at y_t.
+    """
+    who = "schedule_free_sgd"
+    averaging = ScheduleFree(fraction(who, "beta", beta))
+    schedule = Constant(1.0, positive(who, "eta", eta))
+    return Algorithm(Momentum(batch(who, "K", K)), Euclidean(), schedule, who, averaging)
 
 
 def momentum_sgd(
@@ -60,9 +108,9 @@ def momentum_sgd(
     ball = one_of(who, "form", form, ("average", "heavy_ball")) == "heavy_ball"
     zero = one_of(who, "start", start, ("zero", "first")) == "zero"
     alpha, eta = weight(who, alpha), positive(who, "eta", eta)
-    geometry: Any = Ahead(Euclidean(), 1 - alpha) if flag(who, "nesterov", nesterov) else Euclidean()
+    geometry: Any = Nesterov(Euclidean(), 1 - alpha) if flag(who, "nesterov", nesterov) else Euclidean()
     schedule = Constant(alpha, eta / alpha if ball else eta)
-    return Algorithm(Averaged(batch(who, "K", K), zero or ball), geometry, schedule, who)
+    return Algorithm(Momentum(batch(who, "K", K), zero or ball), geometry, schedule, who)
 
 
 def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
@@ -77,7 +125,7 @@ def normalized_sgd(*, eta: float, K: int = 1) -> Algorithm:
     Departures: constant step size and batch; a zero g_t means "stay".
     """
     who = "normalized_sgd"
-    return Algorithm(Averaged(batch(who, "K", K)), Normalized(), Constant(1.0, positive(who, "eta", eta)), who)
+    return Algorithm(Momentum(batch(who, "K", K)), Normalized(), Constant(1.0, positive(who, "eta", eta)), who)
 
 
 def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
@@ -90,7 +138,7 @@ def momentum_nsgd(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
     """
     who = "momentum_nsgd"
     K = batch(who, "K", K)
-    return Algorithm(Averaged(K), Normalized(), Constant(weight(who, alpha), positive(who, "eta", eta)), who)
+    return Algorithm(Momentum(K), Normalized(), Constant(weight(who, alpha), positive(who, "eta", eta)), who)
 
 
 def nigt(*, alpha: float, eta: float, K: int = 1) -> Algorithm:
@@ -123,5 +171,5 @@ def agnostic_nsgd(*, eta: float, K: int = 1) -> Algorithm:
     Departures: the constant eta is free; mini-batches; a zero m_t means "stay".
     """
     who = "agnostic_nsgd"
-    schedule = Power(0.5, positive(who, "eta", eta), 0.75)
-    return Algorithm(Averaged(batch(who, "K", K)), Normalized(), schedule, who)
+    schedule = PowerDecay(0.5, positive(who, "eta", eta), 0.75)
+    return Algorithm(Momentum(batch(who, "K", K)), Normalized(), schedule, who)

@@ -10,8 +10,8 @@ from __future__ import annotations
 from normstorm._shared.validate import batch, fraction, nonnegative, positive, weight
 
 from .core import Algorithm
-from .estimators import Averaged, Corrected, Opened
-from .geometries import Moment, Sign
+from .estimators import Corrected, LargeFirstBatch, Momentum
+from .geometries import SecondMoment, Sign
 from .schedules import Constant
 
 
@@ -32,19 +32,19 @@ def generalized_signsgd(*, alpha: float, eta: float, b2: float = 0.999, eps: flo
     Departures: mini-batches; a coordinate with v = 0 stays.
     """
     who = "generalized_signsgd"
-    geometry = Moment(fraction(who, "b2", b2, below_one=True), nonnegative(who, "eps", eps))
+    geometry = SecondMoment(fraction(who, "b2", b2, below_one=True), nonnegative(who, "eps", eps))
     schedule = Constant(weight(who, alpha), positive(who, "eta", eta))
-    return Algorithm(Averaged(batch(who, "K", K), True), geometry, schedule, who)
+    return Algorithm(Momentum(batch(who, "K", K), True), geometry, schedule, who)
 
 
-def sign_storm(*, alpha: float, eta: float, K: int = 1, opening: int | None = None) -> Algorithm:
-    """Sign-based variance reduction (SSVR): alpha in (0, 1], eta > 0, K samples a step, `opening` at the first one.
+def sign_storm(*, alpha: float, eta: float, K: int = 1, first_batch: int | None = None) -> Algorithm:
+    """Sign-based variance reduction (SSVR): alpha in (0, 1], eta > 0, K samples a step, `first_batch` at the first one.
 
-        m_1 = mean gradient over `opening` samples (K if not given)
+        m_1 = mean gradient over `first_batch` samples (K if not given)
         m_t = g(x_t; xi_t) + (1 - alpha) (m_{t-1} - g(x_{t-1}; xi_t))        for t >= 2
         x_{t+1} = x_t - eta sign(m_t)
 
-    Cost: `opening` sample gradients at the first step, 2 K at every later one.
+    Cost: `first_batch` sample gradients at the first step, 2 K at every later one.
     Assumes: smooth samples, bounded variance.
     Rate: E ||grad F||_1 = O(d^{1/2} T^{-1/3}) on average.
     Source: Jiang, Yang, Yang and Zhang, "Efficient sign-based optimization: accelerating convergence via variance
@@ -53,7 +53,8 @@ def sign_storm(*, alpha: float, eta: float, K: int = 1, opening: int | None = No
     """
     who = "sign_storm"
     K = batch(who, "K", K)
-    estimator = Corrected(K, K) if opening is None else Opened(K, K, batch(who, "opening", opening))
+    first = K if first_batch is None else batch(who, "first_batch", first_batch)
+    estimator = Corrected(K, K) if first_batch is None else LargeFirstBatch(K, K, first)
     return Algorithm(estimator, Sign(), Constant(weight(who, alpha), positive(who, "eta", eta)), who)
 
 
@@ -72,5 +73,5 @@ def generalized_signstorm(*, alpha: float, eta: float, b2: float = 0.9, eps: flo
     """
     who = "generalized_signstorm"
     K = batch(who, "K", K)
-    geometry = Moment(fraction(who, "b2", b2, below_one=True), nonnegative(who, "eps", eps))
+    geometry = SecondMoment(fraction(who, "b2", b2, below_one=True), nonnegative(who, "eps", eps))
     return Algorithm(Corrected(K, K), geometry, Constant(weight(who, alpha), positive(who, "eta", eta)), who)

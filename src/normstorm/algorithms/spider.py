@@ -16,8 +16,8 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive
 
 from .core import Algorithm
-from .geometries import Capped, Euclidean, Normalized, Powered, Stopping
-from .restarts import Restarted, Tossed, Whole
+from .geometries import Clipped, Euclidean, Normalized, PowerNormalized, Stopping
+from .restarts import FullGradient, PeriodicRestarts, RandomRestarts
 from .schedules import Constant
 
 
@@ -54,7 +54,7 @@ def spider_2(*, eps: float, L: float, S1: int | None, S2: int, q: int, n0: float
     """
     who = "spider_2"
     curvature = positive(who, "L", L) * positive(who, "n0", n0)
-    geometry = Capped(1 / (2 * curvature), positive(who, "eps", eps) / curvature)
+    geometry = Clipped(1 / (2 * curvature), positive(who, "eps", eps) / curvature)
     return Algorithm(_restarted(who, S1, S2, q), geometry, Constant(1.0, 1.0), who)
 
 
@@ -72,7 +72,7 @@ def l0l1_spider(*, eps: float, L0: float, L1: float, S1: int | None, S2: int, q:
     """
     who = "l0l1_spider"
     eps, L0, L1 = positive(who, "eps", eps), positive(who, "L0", L0), nonnegative(who, "L1", L1)
-    geometry = Capped(1 / (2 * L0), eps / L0, eps / L1 if L1 > 0 else math.inf)
+    geometry = Clipped(1 / (2 * L0), eps / L0, eps / L1 if L1 > 0 else math.inf)
     return Algorithm(_restarted(who, S1, S2, q), geometry, Constant(1.0, 1.0), who)
 
 
@@ -88,7 +88,7 @@ def symmetric_spider(*, eta: float, S1: int | None, S2: int, q: int, power: floa
     Departures: other powers are in experiments only; a zero estimate means "stay".
     """
     who = "symmetric_spider"
-    geometry = Powered(fraction(who, "power", power))
+    geometry = PowerNormalized(fraction(who, "power", power))
     return Algorithm(_restarted(who, S1, S2, q), geometry, Constant(1.0, positive(who, "eta", eta)), who)
 
 
@@ -105,7 +105,8 @@ def beta_gd(*, eta: float, power: float = 1.0) -> Algorithm:
     Departures: a zero gradient means "stay".
     """
     who = "beta_gd"
-    return Algorithm(Whole(), Powered(fraction(who, "power", power)), Constant(1.0, positive(who, "eta", eta)), who)
+    geometry = PowerNormalized(fraction(who, "power", power))
+    return Algorithm(FullGradient(), geometry, Constant(1.0, positive(who, "eta", eta)), who)
 
 
 def page(*, eta: float, chance: float, S1: int | None, S2: int, normalized: bool = False) -> Algorithm:
@@ -123,7 +124,7 @@ def page(*, eta: float, chance: float, S1: int | None, S2: int, normalized: bool
     Departures: the estimate of x_{T+1} is not asked; the normalised step is ours.
     """
     who = "page"
-    estimator = Tossed(_large(who, S1), batch(who, "S2", S2), fraction(who, "chance", chance))
+    estimator = RandomRestarts(_large(who, S1), batch(who, "S2", S2), fraction(who, "chance", chance))
     geometry: Any = Normalized() if flag(who, "normalized", normalized) else Euclidean()
     return Algorithm(estimator, geometry, Constant(1.0, positive(who, "eta", eta)), who)
 
@@ -132,5 +133,5 @@ def _large(who: str, S1: int | None) -> int | None:
     return None if S1 is None else batch(who, "S1", S1)
 
 
-def _restarted(who: str, S1: int | None, S2: int, q: int) -> Restarted:
-    return Restarted(_large(who, S1), batch(who, "S2", S2), batch(who, "q", q))
+def _restarted(who: str, S1: int | None, S2: int, q: int) -> PeriodicRestarts:
+    return PeriodicRestarts(_large(who, S1), batch(who, "S2", S2), batch(who, "q", q))

@@ -14,9 +14,9 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, positive, weight
 
 from .core import Algorithm
-from .estimators import Blended, Corrected, Opened
+from .estimators import Corrected, LargeFirstBatch, TwoBatch
 from .geometries import Euclidean
-from .schedules import Constant, CubeRoot, Meta, Plus
+from .schedules import Constant, MetaStorm, Storm, StormPlus
 
 
 def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:
@@ -30,7 +30,7 @@ def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:
     Departures: a is cut at 1, which the paper's w makes needless; mini-batches.
     """
     who = "storm"
-    schedule = CubeRoot(positive(who, "k", k), positive(who, "w", w), positive(who, "c", c))
+    schedule = Storm(positive(who, "k", k), positive(who, "w", w), positive(who, "c", c))
     return _corrected(who, K, schedule)
 
 
@@ -46,7 +46,7 @@ def storm_plus(*, scale: float = 1.0, K: int = 1) -> Algorithm:
     Departures: as long as every d is zero the path stays; eta_t times `scale`, which is 1 in the paper; mini-batches.
     """
     who = "storm_plus"
-    return _corrected(who, K, Plus(positive(who, "scale", scale)))
+    return _corrected(who, K, StormPlus(positive(who, "scale", scale)))
 
 
 def meta_storm(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.0, K: int = 1) -> Algorithm:
@@ -92,16 +92,16 @@ def meta_storm_na(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.
     return _meta("meta_storm_na", "count", eta, p, a0, b0, K)
 
 
-def hybrid_sarah_sgd(*, alpha: float, eta: float, opening: int, K: int = 1, same: bool = False) -> Algorithm:
-    """Hybrid SARAH-SGD: alpha = 1 - beta in (0, 1], eta > 0, K samples a step, `opening` at the first one.
+def hybrid_sarah_sgd(*, alpha: float, eta: float, first_batch: int, K: int = 1, same: bool = False) -> Algorithm:
+    """Hybrid SARAH-SGD: alpha = 1 - beta in (0, 1], eta > 0, K samples a step, `first_batch` at the first one.
 
-        v_1 = g(x_1; `opening` samples)
+        v_1 = g(x_1; `first_batch` samples)
         v_t = beta (v_{t-1} + g(x_t; xi_t) - g(x_{t-1}; xi_t)) + (1 - beta) g(x_t; zeta_t)        for t >= 2
         x_{t+1} = x_t - eta v_t
 
     zeta_t is independent of xi_t; `same` takes zeta_t = xi_t, which is STORM's recursion.
 
-    Cost: `opening` sample gradients at the first step, 3 K at every later one, 2 K if `same`.
+    Cost: `first_batch` sample gradients at the first step, 3 K at every later one, 2 K if `same`.
     Assumes: samples L-smooth in mean square, bounded variance.
     Rate: O(sigma^3 / eps + sigma / eps^3) samples for eps.
     Source: Tran-Dinh, Pham, Phan and Nguyen, "Hybrid stochastic gradient descent algorithms for stochastic nonconvex
@@ -109,10 +109,10 @@ def hybrid_sarah_sgd(*, alpha: float, eta: float, opening: int, K: int = 1, same
     Departures: constant parameters; mini-batches.
     """
     who = "hybrid_sarah_sgd"
-    kind = Opened if flag(who, "same", same) else Blended
+    kind = LargeFirstBatch if flag(who, "same", same) else TwoBatch
     K = batch(who, "K", K)
     schedule = Constant(weight(who, alpha), positive(who, "eta", eta))
-    return Algorithm(kind(K, K, batch(who, "opening", opening)), Euclidean(), schedule, who)
+    return Algorithm(kind(K, K, batch(who, "first_batch", first_batch)), Euclidean(), schedule, who)
 
 
 def _corrected(who: str, K: int, schedule: Any) -> Algorithm:
@@ -124,4 +124,4 @@ def _meta(who: str, kind: str, eta: float, p: float, a0: float, b0: float, K: in
     if positive(who, "p", p) > 0.5:
         raise ValueError(f"{who}: p must be a number in (0, 1/2]; got p={p!r}")
     eta, a0, b0 = positive(who, "eta", eta), positive(who, "a0", a0), positive(who, "b0", b0)
-    return _corrected(who, K, Meta(eta, float(p), a0, b0, kind))
+    return _corrected(who, K, MetaStorm(eta, float(p), a0, b0, kind))

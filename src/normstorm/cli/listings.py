@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from normstorm._shared.pytrees import dimension
-from normstorm.algorithms import introspection as facts
+from normstorm.algorithms import introspection
 from normstorm.algorithms.catalogue import CATALOGUE
 from normstorm.problems import registry, user
 
@@ -93,9 +93,9 @@ def _algorithm_row(name: str, make: Any) -> dict[str, Any]:
         "name": name,
         "description": " ".join(own.partition("\n\n")[0].split()),
         **{key: _paragraph(own, key.title()) or _paragraph(module, key.title()) for key in WORDS},
-        "sample_gradients": facts.cost(make),
-        "state": facts.state(make),
-        "needs": facts.needs(make),
+        "sample_gradients": introspection.cost(make),
+        "state": introspection.state(make),
+        "needs": introspection.requirements(make),
         "parameters": list(inspect.signature(make).parameters),
     }
 

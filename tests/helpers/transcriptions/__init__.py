@@ -1,43 +1,21 @@
-"""Every algorithm of the field in NumPy, float64, line by line from the papers; nothing of the package is used here."""
+"""Every algorithm of the field in NumPy, float64, line by line from the papers; nothing of the package is used here.
 
-from .adagrad import adagrad_norm as adagrad_norm
-from .adagrad import super_adam as super_adam
-from .clipping import clipped_sgd as clipped_sgd
-from .clipping import mixed_clipping as mixed_clipping
-from .clipping import soft_clipped_sgd as soft_clipped_sgd
+Every public function of a module here is one of `transcriptions`: a new one is written and nothing else.
+"""
+
+import pkgutil
+from importlib import import_module
+from types import FunctionType
+
 from .common import Oracle as Oracle
 from .common import Path as Path
-from .finite_sum import saga as saga
-from .finite_sum import saga_two_indices as saga_two_indices
-from .finite_sum import sarah as sarah
-from .finite_sum import svrg as svrg
-from .mars import mars as mars
-from .muon import limuon as limuon
-from .muon import muon as muon
-from .muon import muon_mvr as muon_mvr
-from .muon import orthogonal as orthogonal
-from .normalized import beta_gd as beta_gd
-from .normalized import nigt as nigt
-from .normalized import normalized_sgd as normalized_sgd
-from .normalized import nsgd_agnostic as nsgd_agnostic
-from .normalized import nsgd_momentum as nsgd_momentum
-from .normalized import sngm as sngm
-from .scion import ball as ball
-from .scion import scion as scion
-from .sgd import momentum_sgd as momentum_sgd
-from .sgd import sgd as sgd
-from .sign import generalized_signsgd as generalized_signsgd
-from .sign import generalized_signstorm as generalized_signstorm
-from .sign import ssvr as ssvr
-from .spider import l0l1_spider as l0l1_spider
-from .spider import page as page
-from .spider import spider_1 as spider_1
-from .spider import spider_2 as spider_2
-from .spider import symmetric_spider as symmetric_spider
-from .storm import hybrid_sarah_sgd as hybrid_sarah_sgd
-from .storm import meta_storm as meta_storm
-from .storm import meta_storm_na as meta_storm_na
-from .storm import meta_storm_sg as meta_storm_sg
-from .storm import normalized_storm as normalized_storm
-from .storm import storm as storm
-from .storm import storm_plus as storm_plus
+
+_MODULES = [import_module(f"{__name__}.{m.name}") for m in pkgutil.iter_modules(__path__) if m.name != "cases"]
+globals().update(  # a function wins over the module of its name
+    {
+        name: found
+        for module in _MODULES
+        for name, found in vars(module).items()
+        if isinstance(found, FunctionType) and found.__module__ == module.__name__ and not name.startswith("_")
+    }
+)

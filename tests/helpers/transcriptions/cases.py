@@ -44,6 +44,9 @@ SPIDER: dict[str, Any] = {"eps": 0.1, "S1": BIG, "S2": B, "q": 5}
 RESTARTS, TWICE = 5, B + 2 * B * (T - 1)
 CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # name: function, parameters, sample gradients in all
     "sgd": ("sgd", MOVE, B * T),
+    "mean of sgd": ("averaged_sgd", MOVE, B * T),
+    "ema of sgd": ("averaged_sgd", MOVE | {"ema": 0.9}, B * T),
+    "schedule free": ("schedule_free_sgd", MOVE | {"beta": 0.9}, B * T),
     "ema": ("momentum_sgd", MOVE | {"beta": 0.9}, B * T),
     "ema first": ("momentum_sgd", MOVE | {"beta": 0.9, "init": "first"}, B * T),
     "heavy ball": ("momentum_sgd", MOVE | {"beta": 0.9, "form": "heavy_ball"}, B * T),

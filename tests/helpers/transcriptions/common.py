@@ -87,11 +87,20 @@ class Oracle:
 
 @dataclass
 class Path:
-    """x holds x_1 .. x_{T+1}, m the estimates m_1 .. m_T, cost the sample gradients asked up to each step."""
+    """x holds x_1 .. x_{T+1}, m the estimates m_1 .. m_T, cost the sample gradients asked up to each step.
+
+    x are the points at which gradients are asked; `points` are those that are handed out, if they are others.
+    """
 
     x: list[Array]
     m: list[Array] = field(default_factory=list)
     cost: list[int] = field(default_factory=list)
+    averages: list[Array] | None = None
+
+    @property
+    def points(self) -> list[Array]:
+        """Handed out at steps 1 .. T and after the last one."""
+        return self.x if self.averages is None else self.averages
 
     @classmethod
     def start(cls, x1: Array) -> Path:

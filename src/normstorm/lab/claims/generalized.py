@@ -17,9 +17,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm.algorithms.core import Algorithm
-from normstorm.algorithms.estimators import Averaged
+from normstorm.algorithms.estimators import Momentum
 from normstorm.algorithms.geometries import norm
-from normstorm.algorithms.restarts import Restarted, Whole
+from normstorm.algorithms.restarts import FullGradient, PeriodicRestarts
 from normstorm.algorithms.schedules import Constant
 from normstorm.problems.base import FiniteSum, dot, pytree
 from normstorm.problems.linear import Matrix
@@ -42,7 +42,7 @@ class Damped:
     def stopped(self, state: Any) -> Any:
         return False
 
-    def step(self, t: Any, x: Any, m: Any, fresh: Any, state: Any) -> tuple[Any, Any]:
+    def step(self, t: Any, x: Any, m: Any, g: Any, state: Any) -> tuple[Any, Any]:
         size = jnp.maximum(norm(m) + self.offset, self.floor)
         scale = jnp.where(size > 0, jnp.where(size > 0, size, 1) ** -jnp.asarray(self.power), 0)
         return jax.tree.map(lambda leaf: leaf * scale, m), state
@@ -59,9 +59,9 @@ class Setting(NamedTuple):
     period: int = 1
 
     def algorithm(self, batch: int) -> Algorithm:
-        estimator: Any = Whole() if batch == 0 else Averaged(batch)
+        estimator: Any = FullGradient() if batch == 0 else Momentum(batch)
         if self.period > 1:
-            estimator = Restarted(None, batch, self.period)
+            estimator = PeriodicRestarts(None, batch, self.period)
         return Algorithm(
             estimator, Damped(self.offset, self.floor, self.power), Constant(self.alpha, self.gamma), "damped"
         )

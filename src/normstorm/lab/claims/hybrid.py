@@ -28,11 +28,11 @@ def _methods(n: int, batch: int, samples: int) -> dict[str, tuple[Maker, int]]:
     """What makes the algorithm from eta, and the steps that the samples pay for."""
     period = max(n // (2 * batch), 1)
     T = max((samples - batch) // (3 * batch), 1)
-    opening = max(round((T + 1) ** (1 / 3)), 1)
-    alpha = 1 / math.sqrt(opening * (T + 1))
+    first = max(round((T + 1) ** (1 / 3)), 1)
+    alpha = 1 / math.sqrt(first * (T + 1))
     return {
         OWN: (
-            lambda eta: hybrid_sarah_sgd(alpha=alpha, eta=eta, opening=batch * opening, K=batch),
+            lambda eta: hybrid_sarah_sgd(alpha=alpha, eta=eta, first_batch=batch * first, K=batch),
             T,
         ),
         "SGD": (lambda eta: sgd(eta=eta, K=batch), samples // batch),

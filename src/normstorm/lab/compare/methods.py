@@ -25,7 +25,7 @@ from normstorm.theory.constants import Constants
 
 FACTORS = tuple(10 ** (j / 2) for j in range(-4, 5))
 WEIGHTS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
-OPENING = 64
+FIRST_BATCH = 64
 SENSES = ("mean-square", "almost-sure")
 
 
@@ -160,6 +160,8 @@ METHODS: dict[str, Method] = {
     "normalized_storm": _weighted(_two),
     "momentum_nsgd": _weighted(_one),
     "sgd": _plain(_steep),
+    "averaged_sgd": _plain(_steep),
+    "schedule_free_sgd": Method(lambda s, f, b: {"eta": f * _steep(s), "beta": b}, "beta", (0.9, 0.5, 0.98)),
     "momentum_sgd": _weighted(_steep),
     "normalized_sgd": Method(lambda s, f, K: {"eta": f * s.stride(K), "K": K}, "K", (1, 4, 16, 64)),
     "nigt": _weighted(_one),
@@ -200,7 +202,7 @@ METHODS: dict[str, Method] = {
         )
         for name in ("meta_storm", "meta_storm_sg", "meta_storm_na")
     },
-    "hybrid_sarah_sgd": _weighted(_steep, opening=OPENING),
+    "hybrid_sarah_sgd": _weighted(_steep, first_batch=FIRST_BATCH),
     "spider_1": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),
     "spider_2": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),
     "l0l1_spider": _spider(
