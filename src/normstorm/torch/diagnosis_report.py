@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from html import escape
-from pathlib import Path
 from typing import Any
 
 from normstorm._shared import files
@@ -132,7 +131,7 @@ def save(found: Diagnosis, path: Any) -> None:
     """Write the page; the file is whole or not there."""
     target = files.checked("diagnosis", path, [".html"])
     files.writable("diagnosis", target)
-    files.write(Path(target), page(found).encode("utf-8"))
+    files.write_atomically(target, page(found))
 
 
 def page(found: Diagnosis) -> str:

@@ -29,6 +29,7 @@ import jax
 import numpy as np
 
 from normstorm.engine.run import cores, run
+from normstorm.problems.protocol import Problem
 
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import Paths, paths
@@ -146,7 +147,7 @@ def outcome(measured: Measured, goal: float | None, budget: int) -> np.ndarray:
 
 
 def board(
-    spec: Spec, place: str, problem: Any, *, threads: int | None = None, progress: Progress | None = None
+    spec: Spec, place: str, problem: Problem, *, threads: int | None = None, progress: Progress | None = None
 ) -> Board:
     """Everything about one problem."""
     if not problem.is_exact:
@@ -174,7 +175,7 @@ def board(
     return Board(place, exact, spec.budget, targets, constants(problem).to_dict(), asdict(known), ordered)
 
 
-def _named(name: str, problem: Any, known: Scales) -> list[tuple[str, str, Settings]]:
+def _named(name: str, problem: Problem, known: Scales) -> list[tuple[str, str, Settings]]:
     """Kind, label and numbers of the settings that need no search."""
     proven = [(THEOREM, t.label, t.settings) for t in theorems(name, problem, known.budget)]
     return [(DEFAULT, DEFAULT, METHODS[name].default(known)), *proven]
@@ -203,7 +204,7 @@ class Bench:
 
     spec: Spec
     place: str
-    problem: Any
+    problem: Problem
     threads: int
     progress: Progress | None
 
