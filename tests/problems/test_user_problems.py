@@ -124,6 +124,43 @@ def test_from_loss_refuses(options, sentence: str) -> None:
         from_loss(**arguments)
 
 
+TEXT = "id,a,y,name\n1,0.5,2,one\n2,1.5,3,two"
+
+
+@pytest.mark.parametrize(
+    ("data", "got"),
+    [
+        (
+            np.genfromtxt(TEXT.splitlines(), delimiter=",", names=True, usecols=(0, 1, 2)),
+            "such as {name: data[name] for name in data.dtype.names} or np.column_stack of the columns; "
+            "got a structured array with the fields id, a, y",
+        ),
+        (
+            np.zeros(2, [(f"c{i}", float) for i in range(99)]),
+            "such as {name: data[name] for name in data.dtype.names} or np.column_stack of the columns; "
+            "got a structured array with the fields c0, c1, c2, c3, c4, c5, c6, c7, ...",
+        ),
+        ((np.eye(2), np.array(["a", "b"])), "with text and the like left out or encoded; got the type <U1"),
+        (np.array([[1, "a"], [2.0, None]], object), "with text and the like left out or encoded; got the type object"),
+        (
+            {"day": np.array(["2024-01-01"], "datetime64[D]")},
+            "with text and the like left out or encoded; got the type datetime64[D]",
+        ),
+    ],
+)
+def test_tables_that_are_no_arrays_of_numbers(data, got: str) -> None:
+    with pytest.raises(ValueError) as error:
+        from_loss(squared, data, start=np.zeros(2))
+    assert str(error.value) == f"from_loss: data must be arrays of numbers, {got}"
+
+
+def test_the_columns_of_a_structured_array_serve() -> None:
+    table = np.genfromtxt(TEXT.splitlines(), delimiter=",", names=True, usecols=(0, 1, 2))
+    data = {name: table[name] for name in table.dtype.names}
+    problem = from_loss(lambda x, row: (row["a"] * x[0] - row["y"]) ** 2, data, start=[0.0])
+    assert problem.start().shape == (1,) and float(problem.value(problem.start())) == 6.5
+
+
 FILE = """
 from __future__ import annotations
 from dataclasses import dataclass

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.interpreters import partial_eval
 
 _marks: Any = set_xla_metadata
 _inside: ContextVar[bool] = ContextVar("inside a kernel", default=False)
@@ -80,3 +81,9 @@ def _marked(function: Callable[..., Any], arguments: tuple[Any, ...], marks: dic
 
     with _marks(**marks):
         return jax.jit(body)(*arguments)
+
+
+def unused(jaxpr: Any, argument: int, results: int) -> bool:
+    """Whether the first results of a traced function do not use this argument. JAX has no public name for this."""
+    wanted = [i < results for i in range(len(jaxpr.outvars))]
+    return not partial_eval.dce_jaxpr(jaxpr, wanted)[1][argument]

@@ -18,6 +18,7 @@ from normstorm._shared.validate import number
 from normstorm.theory.constants import Constants
 
 from .base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
+from .check import lists_as_arrays
 from .protocol import Problem
 
 Loss = Callable[[Any, Any], jax.Array]
@@ -130,7 +131,7 @@ def from_loss(
 
     data       arrays (a pytree of them with one leading axis), of which rows are drawn uniformly with replacement; or a
                function sampler(key, n) that returns n samples along a leading axis and depends on nothing else
-    start      the default x0, any pytree of floating-point arrays
+    start      the default x0, any pytree of floating-point arrays; a list of numbers is an array
     constants  Constants for this start, or a function of x0 that returns them; they are the user's claim, not checked
     infimum    a lower bound of F, if known
     objective  F(x) itself, for a sampler whose F has a formula; arrays of data need none
@@ -140,7 +141,7 @@ def from_loss(
     if not (constants is None or isinstance(constants, Constants) or callable(constants)):
         raise ValueError(f"from_loss: constants must be Constants, a function of x0 or None; got {constants!r}")
     infimum = None if infimum is None else number("from_loss", "infimum", infimum)
-    x0 = jax.tree.map(np.asarray, start)
+    x0 = jax.tree.map(np.asarray, lists_as_arrays("from_loss", "start", start))
     if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
         raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
     if callable(data):
@@ -149,12 +150,28 @@ def from_loss(
     if objective is not None:
         raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
     rows = jax.tree.map(np.asarray, data)
+    _check_columns(rows)
     lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(rows)}
     if len(lengths) != 1 or lengths == {0}:
         raise ValueError(
             f"from_loss: data must be a sampler or arrays with one common leading axis; got lengths {sorted(lengths)}"
         )
     return DataProblem(rows, x0, loss, constants, infimum, name)
+
+
+def _check_columns(rows: Any) -> None:
+    for leaf in jax.tree.leaves(rows):
+        if leaf.dtype.names is not None:
+            names = ", ".join(leaf.dtype.names[:8]) + (", ..." if len(leaf.dtype.names) > 8 else "")
+            raise ValueError(
+                "from_loss: data must be arrays of numbers, such as {name: data[name] for name in data.dtype.names} or "
+                f"np.column_stack of the columns; got a structured array with the fields {names}"
+            )
+        if leaf.dtype.kind not in "biufc" and not jnp.issubdtype(leaf.dtype, np.number):
+            raise ValueError(
+                "from_loss: data must be arrays of numbers, with text and the like left out or encoded; "
+                f"got the type {leaf.dtype}"
+            )
 
 
 def _check_sampler(sampler: Callable[[jax.Array, int], Any]) -> None:
