@@ -1,89 +1,52 @@
-"""Hints for XLA on a CPU. They change speed, never numbers; on other machines they do nothing."""
+"""Every use of a part of JAX that is experimental, or that JAX does not promise to keep, each with its reason.
+
+The upper bound on JAX in pyproject.toml is there because of this file; a newer JAX is tried here first.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextvars import ContextVar
 from typing import Any
 
 import jax
-import jax.numpy as jnp
+from jax.custom_batching import custom_vmap as custom_vmap  # keys of many seeds are drawn as columns, not one by one
 from jax.experimental.xla_metadata import set_xla_metadata
+from jax.extend.core import ClosedJaxpr as ClosedJaxpr  # a traced function with other constants: both precisions
+from jax.extend.core import jaxpr_as_fun as jaxpr_as_fun
+from jax.extend.random import define_prng_impl as define_prng_impl  # threefry in plain arithmetic, which XLA fuses
 from jax.interpreters import partial_eval
 
-_marks: Any = set_xla_metadata
-_inside: ContextVar[bool] = ContextVar("inside a kernel", default=False)
-ROUNDS = 4  # in `lengthened`
 abstract: Any = jax.ShapeDtypeStruct  # which JAX leaves without types
+_marks: Any = set_xla_metadata
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Compile `function` apart from what uses its result, which is then computed once and not wherever it is used."""
-    return _marked(function, arguments, {"inlineable": "false"})
-
-
-def inside_kernel() -> bool:
-    """Whether what is being traced becomes part of a kernel; there, loops over rows cost nothing to start."""
-    return _inside.get()
-
-
-def one_kernel(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Compile `function` into a single kernel: loops in it are not dispatched step by step.
-
-    Fails when the program is compiled if the function holds an operation that XLA hands to a library.
-    """
-    token = _inside.set(jax.default_backend() == "cpu")
-    try:
-        return _marked(function, arguments, {"inlineable": "false", "xla_cpu_small_call": "true"})
-    finally:
-        _inside.reset(token)
-
-
-def lengthened(array: jax.Array, zero: Any) -> jax.Array:
-    """The array itself, by a few integer operations with a zero that the compiler does not know.
-
-    LLVM writes a short loop with few operations out, number by number, before it looks for something to vectorise.
-    """
-    if jax.default_backend() != "cpu" or not jnp.issubdtype(array.dtype, jnp.floating):
-        return array
-    word = f"int{8 * array.dtype.itemsize}"
-    nothing = jnp.asarray(zero, word)
-    idle = jax.lax.broadcasted_iota(word, array.shape, array.ndim - 1)  # nothing waits for it
-    for _ in range(ROUNDS):
-        idle = (idle ^ nothing) + nothing
-    return _flipped(array, idle & nothing)
-
-
-def after(known: jax.Array, array: jax.Array, zero: Any) -> jax.Array:
-    """The array itself, by a zero that the compiler does not know, and not before the number `known` is there."""
-    if jax.default_backend() != "cpu" or known.dtype != array.dtype:
-        return array
-    word = f"int{8 * array.dtype.itemsize}"
-    nothing = jax.lax.bitcast_convert_type(known, word) & jnp.asarray(zero, word)
-    return _flipped(array, nothing)
-
-
-def _flipped(array: jax.Array, bits: jax.Array) -> jax.Array:
-    """The array with these bits of its numbers changed."""
-    changed: jax.Array = jax.lax.bitcast_convert_type(array, bits.dtype) ^ bits
-    flipped: jax.Array = jax.lax.bitcast_convert_type(changed, array.dtype)
-    return flipped
-
-
-def _marked(function: Callable[..., Any], arguments: tuple[Any, ...], marks: dict[str, str]) -> Any:
+    """Compile `function` apart from what uses its result, on a CPU: else XLA computes it again for every user of it."""
     if jax.default_backend() != "cpu":
         return function(*arguments)
 
     def body(*arguments: Any) -> Any:
-        # The operations inside inherit the marks unless they have their own.
-        with _marks(xla_cpu_small_call="false", inlineable="true"):
+        with _marks(inlineable="true"):  # the operations inside would inherit the mark
             return function(*arguments)
 
-    with _marks(**marks):
+    with _marks(inlineable="false"):
         return jax.jit(body)(*arguments)
+
+
+def barrier(tree: Any) -> Any:
+    """Keep what comes before apart from what comes after: fused, neither would run along memory."""
+    return jax.lax.optimization_barrier(tree)  # type: ignore[no-untyped-call]
 
 
 def unused(jaxpr: Any, argument: int, results: int) -> bool:
     """Whether the first results of a traced function do not use this argument. JAX has no public name for this."""
     wanted = [i < results for i in range(len(jaxpr.outvars))]
     return not partial_eval.dce_jaxpr(jaxpr, wanted)[1][argument]
+
+
+def pallas() -> tuple[Any, Any]:
+    """Kernels of a GPU and their Triton backend; imported late, because a CPU never needs them."""
+    from jax.experimental import pallas as pl
+    from jax.experimental.pallas import triton
+
+    return pl, triton

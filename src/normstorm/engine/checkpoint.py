@@ -7,7 +7,6 @@ any of these is refused with one sentence.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from pathlib import Path
@@ -19,8 +18,9 @@ from safetensors.numpy import load as load_tensors
 from safetensors.numpy import save as save_tensors
 
 from normstorm._shared import files
+from normstorm._shared.hashing import content_hash
 
-VERSION = 1
+VERSION = 2
 FORMAT = "normstorm-run"
 
 
@@ -34,31 +34,21 @@ def usable(who: str, path: Any) -> None:
     files.writable(what, files.checked(what, path))
 
 
-def digest(arrays: dict[str, np.ndarray], text: str) -> str:
-    """A checksum over names, types, shapes, contents and the text."""
-    found = hashlib.sha256(text.encode())
-    for name in sorted(arrays):
-        value = np.ascontiguousarray(arrays[name])
-        found.update(f"{name} {value.dtype.str} {value.shape}".encode())
-        found.update(value.tobytes())
-    return found.hexdigest()
-
-
 def save(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], identity: dict[str, Any]) -> None:
     """Write atomically; `identity` says what is run and must come back unchanged on load."""
-    path = Path(path)
     text = json.dumps(identity, sort_keys=True)
-    header = {"format": FORMAT, "version": str(VERSION), "identity": text, "sha256": digest(arrays, text)}
+    header = {"format": FORMAT, "version": str(VERSION), "identity": text, "sha256": content_hash(arrays, text)}
     content = save_tensors({name: np.ascontiguousarray(value) for name, value in arrays.items()}, header)
-    beside = path.with_name(f"{path.name}.{os.getpid()}.part")
+    files.write_atomically(path, content)
+
+
+def identity_of(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the file says that it belongs to; nothing if it cannot be read, which `load` will say."""
     try:
-        with beside.open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
-    finally:
-        beside.unlink(missing_ok=True)
+        found = json.loads(_header(path, Path(path).read_bytes()).get("identity", "{}"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def load(
@@ -76,7 +66,7 @@ def load(
     except (SafetensorError, ValueError, KeyError) as error:
         raise ValueError(f"checkpoint: {path} must be an undamaged file; its tensors cannot be read") from error
     text = header.get("identity", "")
-    if header.get("sha256") != digest(arrays, text):
+    if header.get("sha256") != content_hash(arrays, text):
         raise ValueError(f"checkpoint: {path} must be an undamaged file; its checksum does not match")
     _same_run(path, json.loads(text), json.loads(json.dumps(identity)))
     found = {name: (value.shape, value.dtype.str) for name, value in arrays.items()}

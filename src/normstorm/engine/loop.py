@@ -32,6 +32,7 @@ class ExecutionConfig(NamedTuple):
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     exact    whether the problem knows grad F;   valued   whether it knows F
     costs    sample gradients of the first step and of a later one, if they are known beforehand
+    piece    steps that are taken in small arrays, if they fit there; else 0
     on_chip  whether the loop over steps is one kernel of a GPU
     """
 
@@ -41,6 +42,7 @@ class ExecutionConfig(NamedTuple):
     exact: bool
     valued: bool
     costs: tuple[int, int] | None
+    piece: int = 0
     on_chip: bool = False
 
 
@@ -61,31 +63,31 @@ def draw(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax
     return barrier(jax.tree.map(lambda a: a.reshape(C, W, *a.shape[1:]), flat))
 
 
-def _written(path: Path, algorithm: Algorithm, i: Any, state: State, cost: jax.Array) -> Path:
-    """Note step i of the chunk."""
+def _row(config: ExecutionConfig, algorithm: Algorithm, state: State, cost: jax.Array) -> Path:
+    """What is written down of one step."""
     point = algorithm.point(state)
-    row = Path(
-        state.x_prev, state.m, None if path.point is None else point, None if path.cost is None else cost
-    )
-    return jax.tree.map(lambda table, new: jax.lax.dynamic_update_index_in_dim(table, new, i, 0), path, row)
+    another = point is not state.x_prev
+    return Path(state.x_prev, state.m, point if another else None, None if config.costs else cost)
 
 
-def empty_path(config: ExecutionConfig, algorithm: Algorithm, state: State) -> Path:
-    """Room for a chunk."""
+def _put(table: Tree, row: Tree, i: Any) -> Tree:
+    return jax.tree.map(lambda a, new: jax.lax.dynamic_update_slice_in_dim(a, new, i, 0), table, row)
 
-    def room(a: Any) -> jax.Array:
-        return jnp.zeros((config.chunk, *a.shape), a.dtype)
 
-    another = algorithm.point(state) is not state.x_prev
-    cost = None if config.costs else jnp.zeros((config.chunk, config.width), jnp.uint32)
-    x, m = jax.tree.map(room, (state.x_prev, state.m))
-    return Path(x, m, jax.tree.map(room, jax.eval_shape(algorithm.point, state)) if another else None, cost)
+def empty_path(config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
+    """Room for so many steps."""
+    row = jax.eval_shape(lambda state: _row(config, algorithm, state, jnp.zeros(config.width, jnp.uint32)), state)
+    return jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
 
 
 def take_chunk(
     problem: Any, algorithm: Algorithm, config: ExecutionConfig, t0: Any, count: Any, batch: Batch, path: Path
 ) -> tuple[State, Path]:
-    """`count` steps after step t0."""
+    """`count` steps after step t0.
+
+    Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
+    else looks for operations to do at the same time, which takes longer than they do.
+    """
     samples = draw(problem, algorithm, config, batch.seed, t0)
 
     def costly(pair: tuple[State, Any]) -> tuple[State, jax.Array]:
@@ -98,17 +100,38 @@ def take_chunk(
         )
         return begun
 
-    def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
-        state, path = carry
-        now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
-        state, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t0 + 1 + i)))(state, now)
-        return state, _written(path, algorithm, i, state, cost)
+    def steps(samples: Tree, start: Any, low: Any, high: Any, state: State, path: Path) -> tuple[State, Path]:
+        """Steps low .. high - 1 of `samples`, whose first one is step `start` of the chunk."""
 
-    nothing = jnp.zeros(config.width, jnp.uint32)
-    state, cost = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, nothing))
-    path = _written(path, algorithm, 0, state, cost)  # in a later chunk, written over
-    taken: tuple[State, Path] = jax.lax.fori_loop(jnp.where(t0 == 0, 1, 0), count, step, (state, path))
-    return taken
+        def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
+            state, path = carry
+            now = barrier(jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples))
+            t = t0 + 1 + start + i
+            state, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t)))(state, now)
+            row = jax.tree.map(lambda a: a[None], _row(config, algorithm, state, cost))
+            return state, _put(path, row, i)
+
+        taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
+        return taken
+
+    def piece(j: Any, carry: tuple[State, Path, Path]) -> tuple[State, Path, Path]:
+        state, path, part = carry
+        start = j * config.piece
+        few = jax.tree.map(lambda s: jax.lax.dynamic_slice_in_dim(s, start, config.piece, 0), samples)
+        low, high = jnp.maximum(first - start, 0), jnp.minimum(count - start, config.piece)
+        state, part = steps(few, start, low, high, state, part)
+        return state, _put(path, part, start), part
+
+    first = jnp.where(t0 == 0, 1, 0)
+    state, cost = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, jnp.zeros(config.width, jnp.uint32)))
+    opening = _row(config, algorithm, state, cost)
+    if config.piece:
+        part = empty_path(config, algorithm, state, config.piece)
+        state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
+    else:
+        state, path = steps(samples, 0, first, count, state, path)
+    head = jax.tree.map(lambda new, a: jnp.where(t0 == 0, new, a[0])[None], opening, path)
+    return state, _put(path, head, 0)
 
 
 def known_costs(config: ExecutionConfig, t0: Any) -> jax.Array | None:
@@ -136,5 +159,5 @@ def advance(
         saved = save(schedule.bounds, stats, kept.saved, seen)
         return Batch(batch.seed, state, Recorder(stats, records, saved, row), t0 + count), path
 
-    start = batch, empty_path(config, algorithm, batch.state)
+    start = batch, empty_path(config, algorithm, batch.state, config.chunk)
     return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, start)[0]

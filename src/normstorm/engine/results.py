@@ -26,6 +26,7 @@ class Trace:
 
     seeds             (n,)  the seeds, in the order given
     steps             T, the number of steps that were asked for;   algorithm, problem: names
+    width             seeds of a batch: with the same width, any of the seeds alone gives the same bits
     diverged_at       (n,)  the step t at which a non-finite number appeared; 0: never. Such a seed stays at x_t.
     mean_grad_norm    (n,)  mean of ||grad F(x_t)|| over t = 1..T; infinite if the seed diverged, nan if not asked for
     min_grad_norm     (n,)  their minimum, up to the divergence
@@ -44,6 +45,7 @@ class Trace:
     problem: str
     seeds: np.ndarray
     steps: int
+    width: int
     diverged_at: np.ndarray
     mean_grad_norm: np.ndarray
     min_grad_norm: np.ndarray

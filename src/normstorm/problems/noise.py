@@ -29,6 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared.validate import nonnegative, positive
+from normstorm._shared.jax_internals import barrier
 from normstorm.random import numbers
 
 from .base import STATIC, Certified, pytree, unit
@@ -141,7 +142,7 @@ class FourierNoise:
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         v, phi = (part.astype(x.dtype) for part in sample)
-        wave = jnp.sin(self.w * jnp.sum(v * x, axis=-1) + phi)
+        wave = barrier(jnp.sin(self.w * jnp.sum(v * x, axis=-1) + phi))  # once a sample, not once a coordinate
         return -self.sf * jnp.mean(wave[:, None] * v, axis=0)
 
     def effect(self, sense: str, dim: int) -> Effect:

@@ -4,7 +4,7 @@ The key of step t of a seed is threefry(seed, t). It depends on nothing else, so
 alone, in a crowd, in pieces and after a resume. The bits are those of `jax.random`; writing the twenty rounds out
 in plain arithmetic lets the compiler fuse and vectorise them. `normal` replaces the inverse error function of
 `jax.random.normal` by the formula of Box and Muller with polynomials; `numbers` gives normals and uniform numbers by
-one pass of threefry, and `index` rows of a table. They are optional; with them, drawing can be one kernel of a CPU.
+one pass of threefry, and `index` rows of a table. They are optional: `jax.random` is slower, not wrong.
 
 Source: Salmon, Moraes, Dror, Shaw, "Parallel Random Numbers: As Easy as 1, 2, 3" (SC 2011); Box and Muller, "A Note on
 the Generation of Random Normal Deviates" (Annals of Mathematical Statistics 29, 1958).
@@ -24,12 +24,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.custom_batching import custom_vmap
-from jax.extend.random import define_prng_impl
 from jax.lax import bitcast_convert_type
 from numpy.polynomial import Chebyshev, Polynomial
 
-from normstorm._shared.jax_internals import abstract, apart, inside_kernel
+from normstorm._shared.jax_internals import abstract, apart, custom_vmap, define_prng_impl, pallas
 
 GPU_KEYS = 32  # keys of one program on a GPU
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -174,7 +172,7 @@ def numbers(key: jax.Array, normals: int, uniforms: int, dtype: Any = float) -> 
     if min(normals, uniforms) < 0:
         raise ValueError(f"numbers: normals and uniforms must be >= 0; got {normals} and {uniforms}")
     name = _check("numbers", key, (), dtype)
-    drawn = _numbers(normals, uniforms, name, inside_kernel())(jax.random.key_data(key))
+    drawn = _numbers(normals, uniforms, name)(jax.random.key_data(key))
     return drawn[uniforms:], drawn[:uniforms]
 
 
@@ -183,7 +181,7 @@ def index(key: jax.Array, shape: Sequence[int], size: int) -> jax.Array:
     _check("index", key, shape)
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or not 1 <= size < 2**31:
         raise ValueError(f"index: size must be an integer in [1, 2**31); got size={size!r}")
-    return _indices(math.prod(shape), size, inside_kernel())(jax.random.key_data(key)).reshape(shape)
+    return _indices(math.prod(shape), size)(jax.random.key_data(key)).reshape(shape)
 
 
 def _index(size: int, word: jax.Array) -> jax.Array:
@@ -211,14 +209,13 @@ def _check(who: str, key: jax.Array, shape: Sequence[int], dtype: Any = float) -
     return name
 
 
-# What is drawn inside a kernel is traced apart, hence `kernel`.
 @cache
-def _numbers(normals: int, uniforms: int, dtype: str, kernel: bool) -> Callable[[jax.Array], jax.Array]:
+def _numbers(normals: int, uniforms: int, dtype: str) -> Callable[[jax.Array], jax.Array]:
     return _for_many_keys(lambda keys: _rows(keys, normals, uniforms, dtype))
 
 
 @cache
-def _indices(count: int, size: int, kernel: bool) -> Callable[[jax.Array], jax.Array]:
+def _indices(count: int, size: int) -> Callable[[jax.Array], jax.Array]:
     return _for_many_keys(lambda keys: _index_rows(keys, count, size))
 
 
@@ -253,31 +250,13 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     def uniform(count: Any) -> jax.Array:
         return _below_one(*_halves(_counted(keys, count)), dtype)
 
-    if not inside_kernel():
-        counts = jnp.arange(pairs + uniforms, dtype=jnp.uint32)[:, None]
-        sine, cosine = pair(counts[:pairs])
-        return jnp.concatenate([uniform(counts[pairs:]), sine, cosine[: normals - pairs]])
-
-    def write_pair(i: Any, rows: jax.Array) -> jax.Array:
-        sine, cosine = pair(i)
-        return _put(_put(rows, sine, uniforms + i), cosine, uniforms + pairs + i)
-
-    rows = jnp.zeros((2 * pairs + uniforms, keys.shape[1]), dtype)
-    rows = lax.fori_loop(0, uniforms, lambda i, rows: _put(rows, uniform(pairs + i), i), rows)
-    written: jax.Array = lax.fori_loop(0, pairs, write_pair, rows)
-    return written[: uniforms + normals]
+    counts = jnp.arange(pairs + uniforms, dtype=jnp.uint32)[:, None]
+    sine, cosine = pair(counts[:pairs])
+    return jnp.concatenate([uniform(counts[pairs:]), sine, cosine[: normals - pairs]])
 
 
 def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
-    def row(count: Any) -> jax.Array:
-        return _index(size, _halves(_counted(keys, count))[0])
-
-    if not inside_kernel():
-        return row(jnp.arange(count, dtype=jnp.uint32)[:, None])
-    rows: jax.Array = lax.fori_loop(
-        0, count, lambda i, rows: _put(rows, row(i), i), jnp.zeros((count, keys.shape[1]), jnp.int32)
-    )
-    return rows
+    return _index(size, _halves(_counted(keys, jnp.arange(count, dtype=jnp.uint32)[:, None]))[0])
 
 
 def _counted(keys: jax.Array, count: Any) -> Any:
@@ -285,15 +264,9 @@ def _counted(keys: jax.Array, count: Any) -> Any:
     return _drawn((keys[0], keys[1]), (U32(0), jnp.asarray(count, jnp.uint32)))
 
 
-def _put(table: jax.Array, row: jax.Array, i: Any) -> jax.Array:
-    put: jax.Array = lax.dynamic_update_index_in_dim(table, row, i, 0)
-    return put
-
-
 def _rows_on_gpu(keys: jax.Array, pairs: int, uniforms: int) -> jax.Array:
     """The same by one kernel, which writes both members of a pair."""
-    from jax.experimental import pallas as pl
-    from jax.experimental.pallas import triton
+    pl, triton = pallas()
 
     def kernel(keys: Any, rows: Any) -> None:
         here = pl.ds(pl.program_id(0) * GPU_KEYS, GPU_KEYS)

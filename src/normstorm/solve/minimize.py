@@ -28,7 +28,8 @@ from normstorm._shared import validate
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.engine import checkpoint as storage
 from normstorm.engine.results import Trace
-from normstorm.engine.run import point, run
+from normstorm.engine.run import run
+from normstorm.problems.check import as_point
 from normstorm.problems.protocol import Problem
 from normstorm.theory.fresh_samples import Sense, samples_for
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan, round_up
@@ -113,7 +114,7 @@ def minimize(
     validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
     storage.usable("minimize", checkpoint)
     if x0 is not None:
-        point("minimize", x0)
+        as_point("minimize", x0)
     if confidence is not None:
         confidence = validate.confidence("minimize", confidence)
     if samples is not None:

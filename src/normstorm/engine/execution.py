@@ -1,0 +1,306 @@
+"""A run's fixed part: the sizes of the compiled program, what each batch of seeds gets, and the result."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normstorm._shared.hashing import content_hash
+from normstorm.algorithms.core import Algorithm, State
+from normstorm.random import THREEFRY, seed_words
+
+from .loop import Batch, ExecutionConfig, advance
+from .recording import (
+    NEVER,
+    Recorder,
+    Records,
+    RecordSchedule,
+    RunningStats,
+    SavedIterates,
+    choose_iterates,
+    record_schedule,
+)
+from .results import Pick, Trace
+
+Tree = Any
+WIDTHS = {"cpu": (1, 8, 64), "gpu": (1, 1024, 16384)}  # seeds of a batch: the width classes
+OVERHEAD = 128  # what a step costs beside its arithmetic, in numbers of x
+NEAR = 2**15  # numbers of a batch's x up to which several seeds share a batch: more would leave the core's cache
+COLUMNS = 256  # samples, and exact gradients, that are asked at once, about
+CHUNK_BYTES = 2**20  # samples and iterates of a chunk
+ON_GPU = 64  # times as much of the last three on a GPU
+LONGEST_CHUNK = 256
+SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
+
+_forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
+
+
+class Fixed:
+    """A problem that JAX does not know as a pytree becomes part of the program.
+
+    Two are the same if they are one object whose content has not changed in between.
+    """
+
+    def __init__(self, problem: Any) -> None:
+        self.problem = problem
+        self.content = content_hash(getattr(problem, "__dict__", None))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and self.problem is other.problem and self.content == other.content
+
+    def __hash__(self) -> int:
+        return id(self.problem)
+
+
+@cache
+def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, ...]) -> Any:
+    """All steps of a batch, compiled once for all horizons, seeds and values of the algorithm's numbers.
+
+    `classes` keeps those apart whose pytrees look the same to JAX.
+    """
+
+    def steps(problem: Any, algorithm: Algorithm, stop: Any, schedule: RecordSchedule, batch: Batch) -> Batch:
+        problem = problem if fixed is None else fixed.problem
+        return advance(problem, algorithm, config, stop, schedule, batch)
+
+    # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
+    options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
+    return jax.jit(steps, compiler_options=options)
+
+
+def _platform() -> str:
+    return "cpu" if jax.default_backend() == "cpu" else "gpu"
+
+
+def widths() -> tuple[int, ...]:
+    """The width classes of this machine."""
+    return WIDTHS[_platform()]
+
+
+def _size(tree: Tree) -> int:
+    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
+
+
+def _bytes(tree: Tree) -> int:
+    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+
+
+def width_class(seeds: int, numbers: int) -> int:
+    """The width of batches for so many seeds with so many numbers in x: the one that costs least, about."""
+    near = NEAR * (1 if _platform() == "cpu" else ON_GPU)
+    small, *others = widths()
+    possible = [small, *(w for w in others if w * numbers <= near)]
+    return min(possible, key=lambda w: -(-seeds // w) * (OVERHEAD + w * numbers))
+
+
+def _looked_at(
+    problem: Any, algorithm: Algorithm, x: Tree, key: Any
+) -> tuple[State, Tree, tuple[int, int] | None]:
+    """The forms of the state and of one step's samples, and the costs of steps if they are known beforehand."""
+    if key not in _forms:
+        asked: list[Any] = []
+
+        def steps(words: jax.Array) -> tuple[State, Tree]:
+            samples = algorithm.draw(problem, jax.random.wrap_key_data(words, impl=THREEFRY))
+            state, cost = algorithm.first(problem, x, samples)
+            after, later = algorithm.step(problem, state, samples, 2)
+            asked.extend((cost, later))
+            return after, samples
+
+        form, samples = jax.eval_shape(steps, jnp.zeros(2, jnp.uint32))
+        known, costs = all(isinstance(cost, int) for cost in asked), asked
+        if known and max(costs) >= 2**32:
+            raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {max(costs)}")
+        _forms[key] = form, samples, (costs[0], costs[1]) if known else None
+    return _forms[key]
+
+
+@dataclass(frozen=True)
+class Execution:
+    """Everything that is fixed before the first step."""
+
+    problem: Any
+    algorithm: Algorithm
+    config: ExecutionConfig
+    form: State
+    steps: int
+    seeds: list[int]
+    schedule: RecordSchedule
+    picks: np.ndarray
+    chosen: np.ndarray
+    records: int
+    candidates: int
+    fixed: Fixed | None
+
+    @property
+    def batches(self) -> int:
+        return -(-len(self.seeds) // self.config.width)
+
+    def aligned(self, t: int) -> int:
+        """The first end of a chunk at or after t."""
+        return -(-t // self.config.chunk) * self.config.chunk
+
+    @property
+    def problem_name(self) -> str:
+        return str(getattr(self.problem, "name", type(self.problem).__name__))
+
+    def begin(self, x: Tree) -> list[Batch]:
+        """All batches with their seeds at x, before step 1."""
+        W, dtype = self.config.width, jax.tree.leaves(x)[0].dtype
+
+        def everywhere(value: Any, *before: int) -> Any:
+            return np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value)))
+
+        zero, count, step = np.zeros((), dtype), np.zeros((), np.uint32), np.zeros((), np.int32)
+        infinite, table = everywhere(zero + dtype.type(np.inf)), (self.records + 1,)
+        number, counted, start = everywhere(zero), everywhere(count), jax.tree.map(everywhere, x)
+        state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
+        first = infinite, everywhere(step), start
+        stats: Any = RunningStats(number, number, infinite, counted, counted, everywhere(step), start, *first)
+        unknown, no_cost = everywhere(zero + dtype.type(np.nan), *table), everywhere(count, *table)
+        records: Any = Records(*(unknown,) * 4, *(no_cost,) * 2)
+        saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
+        empty = jax.device_put((state, stats, records, saved))
+        return [self._batch(i, *empty) for i in range(self.batches)]
+
+    def _batch(self, i: int, state: State, stats: RunningStats, records: Records, saved: Tree) -> Batch:
+        W = self.config.width
+        mine = slice(i * W, (i + 1) * W)
+        here = len(self.seeds[mine])
+        words = np.zeros((W, 2), np.uint32)
+        words[:here] = seed_words(self.seeds[mine])
+        steps = np.full((self.candidates, W), NEVER, np.int32)
+        steps[: self.picks.shape[1], :here] = self.picks[mine].T
+        recorder = Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
+        return Batch(jnp.asarray(words), state, recorder, jnp.zeros((), jnp.int32))
+
+    def advance(self, stop: int, batch: Batch) -> Batch:
+        problem = self.problem if self.fixed is None else ()
+        classes = tuple(map(type, (self.problem, *vars(self.algorithm).values())))
+        steps, schedule = program(self.config, self.fixed, classes), self.schedule.padded(self.records, self.candidates)
+        done: Batch = steps(problem, self.algorithm, np.int32(stop), schedule, batch)
+        done.t.block_until_ready()
+        return done
+
+    def identity(self, x: Tree) -> dict[str, Any]:
+        """What determines the numbers, and what a checkpoint must agree with."""
+        leaves, structure = jax.tree.flatten((self.algorithm, x))
+        numbers = self.fixed.content if self.fixed else content_hash(jax.tree.leaves(self.problem))
+        return {
+            "algorithm": self.algorithm.name,
+            "algorithm and x0": content_hash(str(structure), leaves),
+            "problem": self.problem_name,
+            "problem's numbers": numbers,
+            "steps": self.steps,
+            "seeds": f"{len(self.seeds)} with sha256 {content_hash(self.seeds)}",
+            "records and candidates": f"{self.records} and {self.candidates}",
+            "average": self.config.average,
+            "width": self.config.width,
+        }
+
+    def result(self, batches: list[Batch]) -> Trace:
+        """Everything on the host, a row for every seed, padding cut off."""
+        n = len(self.seeds)
+        host: list[Batch] = jax.tree.map(np.asarray, batches)
+
+        def rows(part: Any, axis: int = 0) -> Any:
+            def join(*leaves: np.ndarray) -> np.ndarray:
+                return np.moveaxis(np.concatenate(leaves, axis), axis, 0)[:n]
+
+            return jax.tree.map(join, *[part(batch) for batch in host])
+
+        def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+            return low.astype(np.int64) + (high.astype(np.int64) << 32)
+
+        stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
+        shown = self.schedule.record_steps.size
+        records = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
+        saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
+        diverged, every = stats.diverged > 0, np.arange(n)
+        last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
+        average = self.config.average
+        return Trace(
+            algorithm=self.algorithm.name,
+            problem=self.problem_name,
+            seeds=np.array(self.seeds, np.uint64),
+            steps=self.steps,
+            width=self.config.width,
+            diverged_at=stats.diverged,
+            mean_grad_norm=np.where(
+                diverged, np.inf, (stats.total.astype(np.float64) - stats.lost) / self.steps if average else np.nan
+            ),
+            min_grad_norm=stats.least if average else np.full(n, np.nan),
+            cost=count(stats.cost, stats.carry),
+            record_steps=self.schedule.record_steps,
+            grad_norm=records.grad_norm,
+            running_mean=records.mean,
+            value=records.value,
+            error=records.error,
+            record_cost=count(records.cost, records.carry),
+            last=jax.tree.map(lambda h, x: _where(diverged, h, x), stats.halt, last),
+            uniform=Pick(self.picks[every, self.chosen], jax.tree.map(lambda leaf: leaf[every, self.chosen], saved)),
+            smallest=Pick(stats.best_step, stats.best_x),
+            candidates=Pick(self.picks, saved),
+            estimate=state.m,
+        )
+
+
+def _where(which: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.where(which.reshape(-1, *(1,) * (one.ndim - 1)), one, other)
+
+
+def prepare(
+    problem: Any,
+    algorithm: Algorithm,
+    x: Tree,
+    steps: int,
+    seeds: list[int],
+    *,
+    records: int,
+    candidates: int,
+    average: bool,
+    width: int | None,
+) -> Execution:
+    """Decide everything that does not need a step."""
+    fixed = Fixed(problem) if jax.tree_util.all_leaves([problem]) else None
+    leaves, structure = jax.tree.flatten((() if fixed else problem, algorithm, x))
+    forms = tuple((jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
+    form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
+    known = getattr(problem, "is_exact", True)
+    exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
+    width = width_class(len(seeds), _size(x)) if width is None else width
+    chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), getattr(problem, "size", None) or 1, costs)
+    held = () if fixed else problem
+    piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
+    config = ExecutionConfig(width, chunk, average and exact, exact, valued, costs, piece)
+    schedule = record_schedule(steps, records, candidates)
+    picks, chosen = choose_iterates(seeds, schedule.bounds)
+    return Execution(
+        problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
+    )
+
+
+def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> int:
+    """Steps whose arrays are all small, a power of two; 0 if those of one step are not, or if what seeds share is not.
+
+    On a GPU there is no such difference.
+    """
+    largest = max(width * leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in of_seeds)
+    if _platform() == "gpu" or largest > SMALL or any(jnp.asarray(leaf).nbytes > SMALL for leaf in shared):
+        return 0
+    return min(chunk, 1 << int(math.log2(SMALL // largest)))
+
+
+def _chunk(width: int, bytes_a_step: int, rows: int, costs: tuple[int, int] | None) -> int:
+    """Steps of a chunk, a power of two: enough to ask many samples and gradients at once, few enough to stay near."""
+    more = 1 if _platform() == "cpu" else ON_GPU
+    columns = max(1, min(more * COLUMNS, 4 * more * CHUNK_BYTES // (8 * rows)) // width)
+    near = max(1, more * CHUNK_BYTES // (width * bytes_a_step)) if bytes_a_step else LONGEST_CHUNK
+    within = max(1, 2**31 // max(costs)) if costs else LONGEST_CHUNK  # costs of a chunk are added in 32-bit words
+    return 1 << int(math.log2(min(LONGEST_CHUNK, columns, near, within)))
