@@ -10,32 +10,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import transcriptions as tr
-from contract import BIG, CASES, SEED, STEPS, X1, B, N, Walk, oracle, problem, walked
+from contract import BIG, CASES, EXACT, SEED, STEPS, SUMS, X1, B, N, Walk, oracle, problem, walked
 from toy import Metered, Toy
 
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.engine import run
 from normstorm.random import seed_words, step_key
-
-# Without noise these equal the gradient. Not SAGA, whose kept gradients have different ages.
-EXACT = (
-    *(
-        "sgd",
-        "mean of sgd",
-        "ema of sgd",
-        "schedule free",
-        "normalised",
-        "clipped",
-        "soft",
-        "adagrad",
-        "sign storm",
-        "sign storm opened",
-        "signstorm",
-    ),
-    *("super adam", "storm", "storm plus", "meta storm", "meta storm sg", "meta storm na", "hybrid", "hybrid same"),
-    *("normalized storm", "spider 1", "spider 2", "spider whole", "l0l1", "symmetric", "beta gd", "page", "page whole"),
-    *("svrg", "sarah", "limuon 1"),
-)
 
 
 class MeteredSum(Metered):
@@ -78,7 +58,7 @@ def test_agrees_with_its_transcription(name: str) -> None:
         np.testing.assert_allclose(ours.m, still.grad_at(ours.x[:-1]), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sign storm opened", "meta storm", "spider 1 stopped", "page", "svrg", "saga"])
+@pytest.mark.parametrize("name", ["sign storm large first", "meta storm", "spider 1 stopped", "page", "svrg", "saga"])
 def test_the_whole_engine_agrees(name: str) -> None:
     """One of every kind of state, branch and stream."""
     one = CASES[name]
@@ -92,18 +72,32 @@ def test_the_whole_engine_agrees(name: str) -> None:
     assert ours.cost[0] == theirs.cost[-1]
 
 
+def has_branches(program: str) -> bool:
+    return any(f" {word}[" in program for word in ("cond", "while", "scan"))
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_cost_is_what_was_asked(name: str) -> None:
-    """Operation by operation, so that of a branch only the side that is taken asks."""
-    algorithm, meter = CASES[name].algorithm, MeteredSum(problem())
-    first, *later = keys(6)
-    with jax.disable_jit():
-        state, cost = algorithm.first(meter, jnp.asarray(CASES[name].x1), algorithm.draw(meter, first))
-        assert int(cost) == meter.asked
+    """Where there is a branch or a loop, operation by operation, so that only the side that is taken asks."""
+    algorithm, meter, x1 = CASES[name].algorithm, MeteredSum(problem()), jnp.asarray(CASES[name].x1)
+    asked: list[tuple[int, Any]] = []
+
+    def steps(first: jax.Array, *later: jax.Array) -> Any:
+        state, cost = algorithm.first(meter, x1, algorithm.draw(meter, first))
+        asked.append((meter.asked, cost))
         for t, key in enumerate(later, start=2):
             before = meter.asked
             state, cost = algorithm.step(meter, state, algorithm.draw(meter, key), t)
-            assert int(cost) == meter.asked - before
+            asked.append((meter.asked - before, cost))
+        return state
+
+    branched = has_branches(str(jax.make_jaxpr(steps)(*keys(3))))
+    if branched:
+        asked, meter = [], MeteredSum(problem())
+        with jax.disable_jit():
+            steps(*keys(6))
+    assert [count for count, _ in asked] == [int(cost) for _, cost in asked]
+    assert branched or name not in SUMS or name == "beta gd", "restarts and tables are branches and loops"
 
 
 @pytest.mark.parametrize("name", CASES)

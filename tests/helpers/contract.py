@@ -185,7 +185,7 @@ CASES = {
         THEIRS | {"b1": 0.9, "b2": 0.9, "eps": 0.1},
     ),
     "sign storm": case("sign_storm", OURS | {"alpha": 0.2}, "ssvr", THEIRS | {"alpha": 0.2}),
-    "sign storm opened": case(
+    "sign storm large first": case(
         "sign_storm", OURS | {"alpha": 0.2, "first_batch": BIG}, "ssvr", THEIRS | {"alpha": 0.2, "b_first": BIG}
     ),
     "signstorm": case(
@@ -308,3 +308,16 @@ CASES |= {
     )
     for ball in ("euclidean", "sign", "mean_sign", "spectral", "column", "row", "rms")
 }
+# Without noise these equal the gradient. Not SAGA, whose kept gradients have different ages.
+EXACT = (
+    *("sgd", "mean of sgd", "ema of sgd", "schedule free", "normalised", "clipped", "soft", "adagrad"),
+    *("sign storm", "sign storm large first", "signstorm"),
+    *("super adam", "storm", "storm plus", "meta storm", "meta storm sg", "meta storm na", "hybrid", "hybrid same"),
+    *("normalized storm", "spider 1", "spider 2", "spider whole", "l0l1", "symmetric", "beta gd", "page", "page whole"),
+    *("svrg", "sarah", "limuon 1"),
+)
+# What requires a finite sum, and what matrices.
+SUMS = {"spider whole", "beta gd", "page whole", "svrg", "saga", "saga with two", "sarah"}
+FREE_BALLS = {"scion euclidean", "scion sign", "scion rms"}
+MATRIX = {name for name in CASES if name.split()[0] in ("muon", "mvr1", "mvr2", "limuon", "scion")} - FREE_BALLS
+MATRIX |= {"mars shampoo"}
