@@ -18,7 +18,7 @@ from normstorm.lab.compare import board as compare
 from normstorm.lab.compare.board import DEFAULT, TUNED, Bench, board
 from normstorm.lab.compare.methods import METHODS, build, scales
 from normstorm.lab.compare.quantiles import Estimate
-from normstorm.lab.compare.spec import Spec, make
+from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import TABLES, parquet
 from normstorm.problems import registry
 from normstorm.report.compare_page import page
@@ -29,9 +29,9 @@ BUDGET, SEEDS = 2000, 8
 SPEEDS = {"sgd": 0.01, "storm": 0.02, "momentum_sgd": 0.0101, "nigt": 0.0001, "muon": None}
 
 
-def small(**changes: object) -> Spec:
+def small(**changes: object) -> CompareRequest:
     given = {"problems": ["exp-quad"], "algorithms": ["sgd", "momentum_sgd", "page", "muon"]}
-    return make(given | {"budget": BUDGET, "seeds": SEEDS, "tune-seeds": 4} | changes)
+    return CompareRequest.from_dict(given | {"budget": BUDGET, "seeds": SEEDS, "tune-seeds": 4} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +71,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     return found
 
 
-@pytest.mark.parametrize("place", ["noisy-valley", "least-squares"])
-def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], place: str) -> None:
-    problem = registry.get(place)
+@pytest.mark.parametrize("problem_spec", ["noisy-valley", "least-squares"])
+def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], problem_spec: str) -> None:
+    problem = registry.get(problem_spec)
     size = getattr(problem, "size", None)
-    spec = Spec((place,), budget=BUDGET, seeds=6, tune=True, tune_seeds=3, first_seed=10)
-    found = board(spec, place, problem, threads=1)
+    request = CompareRequest((problem_spec,), budget=BUDGET, seeds=6, tune=True, tune_seeds=3, first_seed=10)
+    found = board(request, problem_spec, problem, threads=1)
     for call in calls:
         if call.algorithm.name == "page":
             steps = call.algorithm.steps(BUDGET, size)
@@ -100,8 +100,8 @@ def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], place: 
 
 
 def test_what_the_budget_does_not_pay_has_a_reason(calls: list[SimpleNamespace]) -> None:
-    spec = Spec(("noisy-valley",), ("sgd", "spider_2"), budget=100, seeds=2, tune=True)
-    found = board(spec, "noisy-valley", registry.get("noisy-valley"), threads=1)
+    request = CompareRequest(("noisy-valley",), ("sgd", "spider_2"), budget=100, seeds=2, tune=True)
+    found = board(request, "noisy-valley", registry.get("noisy-valley"), threads=1)
     assert [row.reason for row in found.rows if row.algorithm == "spider_2"] == [
         "spider_2: budget must be at least the cost 400 of the first step; got budget=100"
     ]

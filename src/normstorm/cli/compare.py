@@ -58,14 +58,16 @@ def _compared(given: dict[str, Any]) -> Any:
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-    from normstorm.lab.compare import spec
     from normstorm.lab.compare.board import board
+    from normstorm.lab.compare.request import CompareRequest
     from normstorm.lab.compare.tables import SPEC, TABLES, Comparison, parquet
     from normstorm.report import compare_page
 
     from . import listings as catalogue
 
-    wanted = spec.make(asked) if given["spec"] is None else spec.read(given["spec"], asked)
+    wanted = (
+        CompareRequest.from_dict(asked) if given["spec"] is None else CompareRequest.from_file(given["spec"], asked)
+    )
     problems = [catalogue.find(name)[0] for name in wanted.problems]
     started, boards = time.monotonic(), []
     with _progress(not given["no_progress"]) as progress:

@@ -45,7 +45,7 @@ CONSTANTS = {
 
 def page(found: Comparison) -> str:
     """The whole page. Every string that is not this module's own is escaped."""
-    names = [board.place for board in found.boards]
+    names = [board.problem_spec for board in found.boards]
     heading, date = "Algorithms at equal sample gradients", f"{found.date:%d %B %Y, %H:%M}"
     charts = {"heat": compare_charts.heat_map(found)}
     charts |= {f"curves-{i}": compare_charts.curves(found, board) for i, board in enumerate(found.boards)}
@@ -59,26 +59,26 @@ def _sections(found: Comparison) -> Iterator[str]:
     yield f"<p><small>{escape(WINNERS)}</small></p>"
     yield figure("heat", "All algorithms", HEAT, least=10 + 8 * len(found.boards))
     for i, board in enumerate(found.boards):
-        yield f"<h2>{escape(board.place)}</h2>"
+        yield f"<h2>{escape(board.problem_spec)}</h2>"
         yield from _problem(f"curves-{i}", board)
     if found.searched:
-        head = ("algorithm", *(board.place for board in found.boards))
+        head = ("algorithm", *(board.problem_spec for board in found.boards))
         yield table("Sample gradients of the searches", head, searches(found), wide=True)
     yield table("Versions", ("", ""), [*versions().items()])
-    yield f"<h2>Specification</h2>\n<pre>{escape(found.spec.to_toml())}</pre>"
+    yield f"<h2>Specification</h2>\n<pre>{escape(found.request.to_toml())}</pre>"
     yield f"<h2>Repeat it</h2>\n<pre>{escape(found.command)}</pre>"
 
 
 def winners(found: Comparison) -> Iterator[Row]:
     for board in found.boards:
         for goal in (*board.targets, None):
-            yield board.place, goal_words(goal), *verdict(board, goal)
+            yield board.problem_spec, goal_words(goal), *verdict(board, goal)
 
 
 def searches(found: Comparison) -> list[Row]:
     """Sample gradients of every search."""
     costs = [board.searches for board in found.boards]
-    named = [name for name in found.spec.algorithms if any(name in asked for asked in costs)]
+    named = [name for name in found.request.algorithms if any(name in asked for asked in costs)]
     return [(name, *(f"{asked[name]:,}" if name in asked else "–" for asked in costs)) for name in named]
 
 
