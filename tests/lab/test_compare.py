@@ -22,7 +22,7 @@ from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import TABLES, parquet
 from normstorm.problems import registry
 from normstorm.report.compare_page import page
-from normstorm.report.compare_terminal import report
+from normstorm.report.compare_terminal import compare_parts
 from normstorm.report.compare_words import interval, listed, mean_ranks, number, verdict
 
 BUDGET, SEEDS = 2000, 8
@@ -263,7 +263,7 @@ def test_page() -> None:
 def test_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, highlight=False)
-    for part in report(made()):
+    for part in compare_parts(made()):
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
     text = out.getvalue()
     lines = text.splitlines()

@@ -15,7 +15,7 @@ from normstorm.lab.compare.tables import SPEC, TABLES, Comparison
 from .compare_words import average, contest, goal_words, lost, measured, refusals, samples, summary, verdict
 
 
-def report(found: Comparison) -> Iterator[RenderableType]:
+def compare_parts(found: Comparison) -> Iterator[RenderableType]:
     """What was run, the winners, every problem, and where the rest is."""
     yield Text(summary(found))
     yield _winners(found)

@@ -15,9 +15,11 @@ from normstorm.lab.claims import FAILS, HOLDS, OPEN, Finding
 from . import curves
 from . import html as pages
 from .html import Row
+from .requests import ReproduceRequest, command
 
 Report = Mapping[str, Any]
 SUMMARY = ("name", "claim", "verdict", "seconds")
+EVERYTHING = ReproduceRequest()
 MARKS = {True: "yes", False: "no"}
 INTRODUCTION = (
     "Each claim is a sentence with a place, a measurement, and rules with margins; where a pilot changed a setting or "
@@ -47,20 +49,20 @@ def counted(found: Report) -> str:
     return f"{head}; {found['seconds']:.0f} seconds."
 
 
-def save(found: Report, path: Path) -> None:
+def save(found: Report, path: Path, request: ReproduceRequest) -> None:
     """Write the page; the file is whole or not there."""
-    files.write(path, page(found).encode("utf-8"))
+    files.write(path, page(found, request).encode("utf-8"))
 
 
-def page(found: Report) -> str:
+def page(found: Report, request: ReproduceRequest = EVERYTHING) -> str:
     """The whole page."""
     charts = {c["name"]: curves.lines(c["chart"]).to_dict() for c in found["claims"] if c["chart"] is not None}
-    body = "\n".join(_sections(found))
+    body = "\n".join(_sections(found, request))
     date = f"{datetime.fromisoformat(found['date']):%d %B %Y}"
     return pages.document(f"normstorm reproduce: {date}", "The claims, checked", date, body, charts)
 
 
-def _sections(found: Report) -> Iterator[str]:
+def _sections(found: Report, request: ReproduceRequest) -> Iterator[str]:
     n = found["counts"]
     yield f"<p>{escape(INTRODUCTION)}</p>"
     yield pages.tiles([("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")])
@@ -76,7 +78,7 @@ def _sections(found: Report) -> Iterator[str]:
         yield pages.table("", ("", ""), _figures(claim))
         yield "".join(f"<p>{escape(note)}</p>" for note in claim["notes"])
     yield pages.table("Versions", ("", ""), [*found["versions"].items()])
-    yield "<h2>Repeat it</h2>\n<pre>normstorm reproduce</pre>"
+    yield f"<h2>Repeat it</h2>\n<pre>{escape(command('reproduce', request))}</pre>"
 
 
 def _summary(found: Report) -> list[Row]:

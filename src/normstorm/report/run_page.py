@@ -15,7 +15,7 @@ from normstorm.theory.plan import round_up
 from . import curves
 from . import html as pages
 from .html import Row
-from .run_report import Outcome
+from .run_report import RunReport
 
 QUANTILES = "Median (line), 5 % to 95 % (band) and maximum (dotted) of the seeds."
 NO_CHARTS = (
@@ -26,19 +26,19 @@ NO_CHARTS = (
 MOST_LISTED = 20
 
 
-def save(found: Outcome, path: Path) -> None:
+def save(found: RunReport, path: Path) -> None:
     """Write the page; the file is whole or not there."""
     files.write(path, page(found).encode("utf-8"))
 
 
-def page(found: Outcome) -> str:
+def page(found: RunReport) -> str:
     """The whole page. Every string that is not this module's own is escaped."""
     body, name = "\n".join(_sections(found)), found.problem.name
     title = f"normstorm run: {name}, {found.date:%d %B %Y}"
     return pages.document(title, name, f"{found.date:%d %B %Y, %H:%M}", body, _charts(found))
 
 
-def _sections(found: Outcome) -> Iterator[str]:
+def _sections(found: RunReport) -> Iterator[str]:
     result = found.result
     yield f"<p>{escape(summary(found))}</p>"
     if not result.precision.adequate:
@@ -65,12 +65,12 @@ def _sections(found: Outcome) -> Iterator[str]:
     yield f"<h2>Repeat it</h2>\n<pre>{escape(found.command)}</pre>"
 
 
-def summary(found: Outcome) -> str:
+def summary(found: RunReport) -> str:
     """One paragraph in words."""
     plan, certificate, seen = found.result.plan, found.result.certificate, found.observed
     parts = [
-        f"Normalized STORM on {found.place}: {found.description}, {found.dimension:,} unknowns, {seen['seeds']:,} "
-        f"seeds of {plan.horizon:,} steps in {found.seconds:.1f} seconds.",
+        f"Normalized STORM on {found.request.problem}: {found.description}, {found.dimension:,} unknowns, "
+        f"{seen['seeds']:,} seeds of {plan.horizon:,} steps in {found.seconds:.1f} seconds.",
         plan.guarantee,
     ]
     if found.problem.is_exact:
@@ -85,7 +85,7 @@ def summary(found: Outcome) -> str:
     return " ".join(parts)
 
 
-def _tiles(found: Outcome) -> str:
+def _tiles(found: RunReport) -> str:
     plan, seen = found.result.plan, found.observed
     tiles = [("proven bound of the average", round_up(plan.bound))]
     if found.problem.is_exact:
@@ -96,12 +96,12 @@ def _tiles(found: Outcome) -> str:
     return pages.tiles(tiles)
 
 
-def _gradient_caption(found: Outcome) -> str:
+def _gradient_caption(found: RunReport) -> str:
     last = f"{found.result.plan.horizon:,}"
     return f"{QUANTILES} Averages are over all steps up to t; the bound speaks of the one at the last, t = {last}."
 
 
-def observed_rows(found: Outcome) -> list[Row]:
+def observed_rows(found: RunReport) -> list[Row]:
     plan, seen = found.result.plan, found.observed
     promise = f"at most {round_up(plan.bound)}"
     diverged = f"{seen['diverged']:,} of {seen['seeds']:,}"
@@ -116,7 +116,7 @@ def observed_rows(found: Outcome) -> list[Row]:
     return rows
 
 
-def _diverged(found: Outcome) -> str:
+def _diverged(found: RunReport) -> str:
     trace = found.result.trace
     lost = [(int(s), int(t)) for s, t in zip(trace.seeds, trace.diverged_at, strict=True) if t > 0]
     if not lost:
@@ -126,17 +126,17 @@ def _diverged(found: Outcome) -> str:
     return pages.table("Diverged seeds", ("seed", "step of the first number that is not finite"), rows) + more
 
 
-def choice_rows(found: Outcome) -> list[Row]:
+def choice_rows(found: RunReport) -> list[Row]:
     result = found.result
     return [
-        ("rule", str(found.question["choose"])),
+        ("rule", found.request.choose),
         ("why this point", result.reason),
         ("what the plan promises for it", result.promise),
         ("what fresh samples certify of it", result.certificate.guarantee),
     ]
 
 
-def certificate_rows(found: Outcome) -> list[Row]:
+def certificate_rows(found: RunReport) -> list[Row]:
     certificate = found.result.certificate
     return [
         ("||grad F(x)|| is at most", round_up(certificate.upper_bound)),
@@ -147,7 +147,7 @@ def certificate_rows(found: Outcome) -> list[Row]:
     ]
 
 
-def precision_rows(found: Outcome) -> list[Row]:
+def precision_rows(found: RunReport) -> list[Row]:
     precision = found.result.precision
     return [
         ("what rounding means for the guarantee", precision.statement),
@@ -159,7 +159,7 @@ def precision_rows(found: Outcome) -> list[Row]:
     ]
 
 
-def plan_rows(found: Outcome) -> list[Row]:
+def plan_rows(found: RunReport) -> list[Row]:
     plan = found.result.plan
     return [
         ("guarantee", plan.guarantee),
@@ -187,12 +187,12 @@ def constant_rows(known: Constants) -> list[Row]:
     ]
 
 
-def _charts(found: Outcome) -> dict[str, dict[str, Any]]:
+def _charts(found: RunReport) -> dict[str, dict[str, Any]]:
     if not found.problem.is_exact:
         return {}
     trace, plan, problem = found.result.trace, found.result.plan, found.problem
     charts = {
-        "gradient": curves.gradient_chart(trace, plan, found.question["target"]),
+        "gradient": curves.gradient_chart(trace, plan, found.request.target),
         "value": curves.value_chart(trace, plan, problem.infimum, problem.infimum_kind),
         "error": curves.error_chart(trace, plan),
     }

@@ -6,13 +6,12 @@ from typing import Any
 import jax
 import pytest
 
-from normstorm.algorithms import CATALOGUE
-from normstorm.algorithms import introspection as facts
-from normstorm.cli import listings as catalogue
+from normstorm.algorithms import CATALOGUE, introspection
+from normstorm.cli.algorithms import WORDS, page, rows
 from normstorm.problems import get
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
-ROWS = {row["name"]: row for row in catalogue.algorithms()}
+ROWS = {row["name"]: row for row in rows()}
 
 
 def value(form: str, **letters: int) -> int:
@@ -28,7 +27,7 @@ def value(form: str, **letters: int) -> int:
 
 def test_the_page_is_the_code() -> None:
     written = PAGE.read_text(encoding="utf-8")
-    assert written == catalogue.page(), "rewrite it: python -m normstorm.cli.listings > docs/algorithms.md"
+    assert written == page(), "rewrite it: python -m normstorm.cli.algorithms > docs/algorithms.md"
 
 
 def test_every_algorithm_has_a_card_in_the_section_of_its_module() -> None:
@@ -42,8 +41,8 @@ def test_every_algorithm_has_a_card_in_the_section_of_its_module() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_no_word_is_missing_or_runs_into_the_next(name: str) -> None:
     row = ROWS[name]
-    heads = tuple(f"{word.title()}: " for word in catalogue.WORDS)
-    for word in catalogue.WORDS:
+    heads = tuple(f"{word.title()}: " for word in WORDS)
+    for word in WORDS:
         assert row[word].endswith("."), word
         assert not any(head in row[word] for head in heads), word
 
@@ -66,7 +65,7 @@ def test_cost_in_letters(name: str) -> None:
     for step in ("later", "restart") if "restart" in row["sample_gradients"] else ("later",):
         more = {p: often[step] for p, often in SLOW.items() if p in row["parameters"]}
         more |= {"chance": COIN[step]} if "chance" in row["parameters"] else {}
-        made = facts.example(CATALOGUE[name], **given, **more)
+        made = introspection.example(CATALOGUE[name], **given, **more)
         assert made.cost(1, n) == value(row["sample_gradients"]["first"], n=n, **SIZES)
         assert made.cost(3, n) - made.cost(2, n) == value(row["sample_gradients"][step], n=n, **SIZES)
 
@@ -74,7 +73,7 @@ def test_cost_in_letters(name: str) -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_state_in_letters(name: str) -> None:
     """On a real problem, whose d = 12 and n = 9 it was not found from."""
-    problem, made = get("matrix-regression", n=9), facts.example(CATALOGUE[name])
+    problem, made = get("matrix-regression", n=9), introspection.example(CATALOGUE[name])
     x = problem.start()
     state = jax.eval_shape(lambda key: made.first(problem, x, made.draw(problem, key))[0], jax.random.key(0))
     held = sum(leaf.size for leaf in jax.tree.leaves(state))
