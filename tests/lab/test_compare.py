@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from html import unescape
 from threading import Event
 from types import SimpleNamespace
 
@@ -249,8 +250,8 @@ def test_page() -> None:
     found = made()
     text = page(found)
     assert all(text.count(f"<td>{name}</td>") >= 8 for name in SPEEDS if name != "muon")
-    assert f"Cannot run: muon ({boards.REASON.partition(': ')[2]})" in text.replace("&#x27;", "'")
-    assert "<b>own" not in text and "&lt;b&gt;own&lt;/b&gt; &amp; &#x27;mine&#x27;.py:x" in text
+    assert f"Cannot run: muon ({boards.REASON.partition(': ')[2]})" in unescape(text)
+    assert "<b>own" not in text and "&lt;b&gt;own&lt;/b&gt; &amp; &#39;mine&#39;.py:x" in text
     assert "seeds = 20\ntargets = [0.4, 0.2]\ntune = true" in text
     assert found.command in text and f"{found.asked:,} sample gradients" in text
     assert [name for name in ("heat", "curves-0", "curves-1") if f'vegaEmbed("#{name}"' not in text] == []
