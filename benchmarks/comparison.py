@@ -24,11 +24,12 @@ import numpy as np
 from machine import describe
 from pages import choice_table, fill, finals_table, publish, rates_table, speed_line
 
+from normstorm._shared.jsonable import jsonable
 from normstorm.engine.run import cores
 from normstorm.lab.compare.board import TUNED, Bench, Board, Row, board
 from normstorm.lab.compare.methods import METHODS, scales
 from normstorm.lab.compare.request import CompareRequest
-from normstorm.lab.compare.tables import finite, rows, targets, verdicts
+from normstorm.lab.compare.tables import rows, targets, verdicts
 from normstorm.problems import registry
 
 RESULTS = Path(__file__).parent / "results"
@@ -89,7 +90,9 @@ def table(threads: int | None) -> None:
         "spec": asdict(TABLE),
         "seconds": time.monotonic() - started,
         "problems": [{"problem": b.problem_spec, "exact": b.exact, "targets": list(b.targets)} for b in found],
-        **{name: finite(make(found)) for name, make in (("rows", rows), ("targets", targets), ("verdicts", verdicts))},
+        **{
+            name: jsonable(make(found)) for name, make in (("rows", rows), ("targets", targets), ("verdicts", verdicts))
+        },
     }
     publish(RESULTS / "comparison-table.json", report, "../README.md", "comparison-table", choice_table(report))
     fill("how-to-choose.md", "comparison-finals", finals_table(report))

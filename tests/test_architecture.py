@@ -27,10 +27,12 @@ NEVER = {"torch": {"jax"}}
 
 
 def imports(file: Path) -> set[str]:
-    """Absolute dotted names; `from a import b` counts as a.b, because b may be a module."""
+    """Absolute dotted names; `from a import b` counts as a.b, because b may be a module. Types alone do not count."""
     package = ("normstorm", *file.relative_to(SOURCE).parts[:-1])
     found = set()
-    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    run = [part for part in body if not isinstance(part, ast.If) or ast.unparse(part.test) != "TYPE_CHECKING"]
+    for node in (inner for part in run for inner in ast.walk(part)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

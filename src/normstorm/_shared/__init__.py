@@ -1,1 +1,1 @@
-"""What every room may use: checks, files, pytrees, versions, and JAX's internals in one place."""
+"""What every room may use: checks, files, hashes, JSON, pytrees, versions, and JAX's internals in one place."""

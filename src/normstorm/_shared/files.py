@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -40,11 +42,35 @@ def writable(what: str, path: Path) -> None:
         raise ValueError(f"{what} must be a writable file; got {path}")
 
 
-def write(path: Path, content: bytes) -> None:
-    """Write beside the target and rename: a reader finds the old file or the new one."""
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
+    """Write beside the target, wait for the disk, and rename: a reader finds the old file or the new one, whole.
+
+    That holds after a crash of the process and of the machine, and for several writers at once: the last one wins.
+    Text is written as UTF-8.
+    """
+    path = Path(path)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        part.write_bytes(content)
-        part.replace(path)
+        with beside.open("xb") as file:
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
+            file.flush()
+            os.fsync(file.fileno())
+        beside.replace(path)
     finally:
-        part.unlink(missing_ok=True)
+        beside.unlink(missing_ok=True)
+    _keep_names(path.parent)
+
+
+def write(path: Path, content: bytes) -> None:
+    """`write_atomically`, for rooms that do not know it yet."""
+    write_atomically(path, content)
+
+
+def _keep_names(directory: Path) -> None:
+    """Wait until the disk knows the new name; where a directory cannot be waited for, the system does it in time."""
+    with contextlib.suppress(OSError):
+        handle = os.open(directory, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

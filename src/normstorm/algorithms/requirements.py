@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
+
+if TYPE_CHECKING:
+    from normstorm.problems.protocol import Sampled
 
 FINITE_SUM, MATRIX = "finite sum", "matrix"
 NOTHING: frozenset[str] = frozenset()
 A_FINITE_SUM, MATRICES = frozenset({FINITE_SUM}), frozenset({MATRIX})
 
 
-def no_finite_sum(problem: Any) -> str | None:
+def no_finite_sum(problem: Sampled) -> str | None:
     """Why the problem cannot give a full gradient of n components."""
     if getattr(problem, "size", None) is not None and hasattr(problem, "full_grad"):
         return None
@@ -28,7 +31,7 @@ def no_matrices(x: Any) -> str | None:
     return None
 
 
-def refusal(needs: frozenset[str], problem: Any, x: Any) -> str | None:
+def refusal(needs: frozenset[str], problem: Sampled, x: Any) -> str | None:
     """The first reason why problem and x do not have what is needed."""
     no_sum = no_finite_sum(problem) if FINITE_SUM in needs else None
     return no_sum or (no_matrices(x) if MATRIX in needs else None)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive
+from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive, traced
 
 from .core import Algorithm
 from .geometries import Capped, Euclidean, Normalized, Powered, Stopping
@@ -72,7 +72,7 @@ def l0l1_spider(*, eps: float, L0: float, L1: float, S1: int | None, S2: int, q:
     """
     who = "l0l1_spider"
     eps, L0, L1 = positive(who, "eps", eps), positive(who, "L0", L0), nonnegative(who, "L1", L1)
-    geometry = Capped(1 / (2 * L0), eps / L0, eps / L1 if L1 > 0 else math.inf)
+    geometry = Capped(1 / (2 * L0), eps / L0, eps / L1 if traced(L1) or L1 > 0 else math.inf)
     return Algorithm(_restarted(who, S1, S2, q), geometry, Constant(1.0, 1.0), who)
 
 

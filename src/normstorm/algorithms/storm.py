@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from normstorm._shared.validate import batch, flag, positive, weight
+from normstorm._shared.validate import Range, batch, flag, parameter, positive, weight
 
 from .core import Algorithm
 from .estimators import Blended, Corrected, Opened
 from .geometries import Euclidean
 from .schedules import Constant, CubeRoot, Meta, Plus
+
+UP_TO_HALF = Range("a number in (0, 1/2]", lambda n: 0 < n <= 0.5)
 
 
 def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:
@@ -121,7 +123,6 @@ def _corrected(who: str, K: int, schedule: Any) -> Algorithm:
 
 
 def _meta(who: str, kind: str, eta: float, p: float, a0: float, b0: float, K: int) -> Algorithm:
-    if positive(who, "p", p) > 0.5:
-        raise ValueError(f"{who}: p must be a number in (0, 1/2]; got p={p!r}")
+    p = parameter(who, "p", p, UP_TO_HALF)
     eta, a0, b0 = positive(who, "eta", eta), positive(who, "a0", a0), positive(who, "b0", b0)
-    return _corrected(who, K, Meta(eta, float(p), a0, b0, kind))
+    return _corrected(who, K, Meta(eta, p, a0, b0, kind))

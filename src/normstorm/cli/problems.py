@@ -38,7 +38,7 @@ def _row(name: str, entry: Entry) -> dict[str, Any]:
         problem = entry.make()
     except ValueError as error:  # data that are not installed
         return row | {"reason": str(error)}
-    constants = {}
+    constants: dict[str, Any] = {}
     for sense in SENSES:
         try:
             constants[sense] = problem.constants(None, sense).to_dict()

@@ -1,7 +1,7 @@
 """Stochastic problems with proven constants, and a way to bring one's own."""
 
-from .base import Problem as Problem
 from .noise import noisy as noisy
+from .protocol import Problem as Problem
 from .registry import PROBLEMS as PROBLEMS
 from .registry import get as get
 from .user import from_loss as from_loss

@@ -13,10 +13,9 @@ integers and names are static. Nothing inside `sample`, `grad`, `value` and `ful
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,36 +24,12 @@ from jax import lax
 
 from normstorm._shared.pytrees import STATIC as STATIC
 from normstorm._shared.pytrees import pytree as pytree
+from normstorm._shared.validate import one_of
 from normstorm.random import index
 from normstorm.theory.constants import NOISE_SENSES, Constants
 
 CHUNK = 4096
 ROUNDING = 1e-9
-
-
-@runtime_checkable
-class Problem(Protocol):
-    """What the engine, the solver and the command line ask of a problem. x is any pytree of arrays.
-
-    `infimum_kind` says what `infimum` is: "exact" (F*, up to rounding), "lower bound" (a proven one), "numerical"
-    (found, not proven) or "unknown" (then `infimum` is None). `is_exact` is False where F can only be sampled; `value`
-    and `full_grad` then refuse.
-    """
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def infimum(self) -> float | None: ...
-    @property
-    def infimum_kind(self) -> str: ...
-    @property
-    def is_exact(self) -> bool: ...
-    def sample(self, key: jax.Array, n: int) -> Any: ...
-    def grad(self, x: Any, batch: Any) -> Any: ...
-    def value(self, x: Any) -> jax.Array: ...
-    def full_grad(self, x: Any) -> Any: ...
-    def start(self) -> Any: ...
-    def constants(self, x0: Any = None, sense: str = "almost-sure") -> Constants: ...
 
 
 class Certified(ABC):
@@ -189,30 +164,4 @@ def unit(vectors: jax.Array) -> jax.Array:
 
 
 def check_sense(name: str, sense: str) -> None:
-    if sense not in NOISE_SENSES:
-        raise ValueError(f"{name}: sense must be one of {', '.join(NOISE_SENSES)}; got sense={sense!r}")
-
-
-def positive(name: str, parameter: str, value: float) -> float:
-    """A finite number > 0, or the sentence that says so."""
-    if _is_number(value) and value > 0:
-        return float(value)
-    raise ValueError(f"{name}: {parameter} must be a finite number > 0; got {parameter}={value!r}")
-
-
-def nonnegative(name: str, parameter: str, value: float) -> float:
-    """A finite number >= 0, or the sentence that says so."""
-    if _is_number(value) and value >= 0:
-        return float(value)
-    raise ValueError(f"{name}: {parameter} must be a finite number >= 0; got {parameter}={value!r}")
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, float | int) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def count(name: str, parameter: str, value: int, least: int = 1) -> int:
-    """An integer >= least, or the sentence that says so."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise ValueError(f"{name}: {parameter} must be an integer >= {least}; got {parameter}={value!r}")
-    return value
+    one_of(name, "sense", sense, NOISE_SENSES)

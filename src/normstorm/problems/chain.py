@@ -18,10 +18,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.validate import ABOVE_ZERO, parameter, whole
 from normstorm.random import numbers
 
-from .base import STATIC, Certified, count, dot, pytree
+from .base import STATIC, Certified, dot, pytree
 
+PART = ABOVE_ZERO._replace(words="in (0, 1]")
 PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
 PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in ((9 - 33**0.5) / 4, (9 + 33**0.5) / 4))
 LIPSCHITZ = math.e + PHI * PSI2 + 2 * math.sqrt(54)
@@ -118,12 +120,10 @@ def gate(y: jax.Array) -> jax.Array:
 
 def chain(length: int = 16, p: float = 0.1, rotate: int | None = 0) -> Chain:
     """`rotate` seeds a random rotation; None leaves the coordinates as they are."""
-    count("chain", "length", length, least=2)
-    if not 0 < p <= 1:
-        raise ValueError(f"chain: p must be in (0, 1]; got p={p!r}")
+    length, p = whole("chain", "length", length, least=2), parameter("chain", "p", p, PART)
     if rotate is None:
         return Chain(np.eye(length), p, length)
-    normal = np.random.default_rng(rotate).standard_normal((length, length))
+    normal = np.random.default_rng(whole("chain", "rotate", rotate, least=0)).standard_normal((length, length))
     return Chain(np.linalg.qr(normal)[0], p, length)
 
 

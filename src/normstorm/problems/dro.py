@@ -39,8 +39,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .base import Certified, FiniteSum, count, dot, positive, pytree
-from .linear import Matrix, sphere_rows
+from normstorm._shared.validate import OPEN_UNIT, POSITIVE, number, whole
+
+from .base import Certified, FiniteSum, dot, pytree
+from .linear import Matrix, generator, sphere_rows
 
 G = 9 / (8 * math.sqrt(3))
 LS = 2.0
@@ -131,24 +133,21 @@ class DiabetesDRO(ChiSquareDRO):
 
 def dro_chi2(n: int = 200, dim: int = 5, lam: float = 0.5, seed: int = 0) -> ChiSquareDRO:
     """Unit rows, targets from a planted model, a tenth of them far off."""
-    rows = _rows("dro-chi2", n, dim, seed)
-    positive("dro-chi2", "lam", lam)
+    rows, lam = _rows("dro-chi2", n, dim, seed), number("dro-chi2", "lam", lam, POSITIVE)
     return ChiSquareDRO(rows, lam, best_multiplier(rows[1], lam, chi2_weight), lower_bound(*rows))
 
 
 def dro_cvar(n: int = 200, dim: int = 5, lam: float = 0.5, al: float = 0.2, seed: int = 0) -> SmoothedCVaR:
     """The data of `dro_chi2`."""
-    if not 0 < al < 1:
-        raise ValueError(f"dro-cvar: al must be in (0, 1); got al={al!r}")
+    lam, al = number("dro-cvar", "lam", lam, POSITIVE), number("dro-cvar", "al", al, OPEN_UNIT)
     rows = _rows("dro-cvar", n, dim, seed)
-    positive("dro-cvar", "lam", lam)
     multiplier = best_multiplier(rows[1], lam, lambda t: 1 / (al + (1 - al) * np.exp(-t)))
     return SmoothedCVaR(rows, lam, multiplier, lower_bound(*rows), al)
 
 
 def dro_regression(lam: float = 0.5) -> DiabetesDRO:
     """Measurements and target standardised, then each row of measurements divided by its length."""
-    positive("dro-regression", "lam", lam)
+    lam = number("dro-regression", "lam", lam, POSITIVE)
     try:
         datasets = importlib.import_module("sklearn.datasets")
     except ImportError:
@@ -191,8 +190,8 @@ def chi2_weight(t: Matrix) -> Matrix:
 
 
 def _rows(name: str, n: int, dim: int, seed: int) -> tuple[Matrix, Matrix]:
-    rng = np.random.default_rng(seed)
-    a = sphere_rows(rng, count(name, "n", n), count(name, "dim", dim)) * (1 - 1e-12)
+    n, dim, rng = whole(name, "n", n), whole(name, "dim", dim), generator(name, seed)
+    a = sphere_rows(rng, n, dim) * (1 - 1e-12)
     b = a @ (3 * sphere_rows(rng, 1, dim)[0]) + 0.3 * rng.standard_normal(n)
     b[: n // 10] += 3.0
     return a, b

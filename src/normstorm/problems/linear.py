@@ -13,7 +13,9 @@ import jax.numpy as jnp
 import numpy as np
 from numpy.typing import NDArray
 
-from .base import Certified, FiniteSum, count, dot, nonnegative, positive, pytree
+from normstorm._shared.validate import NONNEGATIVE, OPEN_UNIT, nonnegative, number, whole
+
+from .base import Certified, FiniteSum, dot, pytree
 from .lemmas import from_hessian
 
 Matrix = NDArray[np.float64]
@@ -192,9 +194,10 @@ class LogisticNonconvex(FiniteSum, Certified):
 def least_squares(n: int = 200, dim: int = 5, noise: float = 0.3, seed: int = 0) -> LeastSquares:
     """Rows uniform on the unit sphere, targets from a planted x of length 1 plus normal noise."""
     name = "least-squares"
-    rng = np.random.default_rng(seed)
-    a = sphere_rows(rng, count(name, "n", n, least=dim + 1), count(name, "dim", dim))
-    b = a @ sphere_rows(rng, 1, dim)[0] + nonnegative(name, "noise", noise) * rng.standard_normal(n)
+    dim, rng = whole(name, "dim", dim), generator(name, seed)
+    n, noise = whole(name, "n", n, least=dim + 1), number(name, "noise", noise, NONNEGATIVE)
+    a = sphere_rows(rng, n, dim)
+    b = a @ sphere_rows(rng, 1, dim)[0] + noise * rng.standard_normal(n)
     residuals = a @ np.linalg.lstsq(a, b)[0] - b
     return LeastSquares((a, b), float(np.mean(residuals**2) / 2))
 
@@ -204,10 +207,11 @@ def matrix_regression(
 ) -> MatrixRegression:
     """Unit vectors a_i, targets from a planted X with rows of length 1 plus normal noise."""
     name = "matrix-regression"
-    rng = np.random.default_rng(seed)
-    a = sphere_rows(rng, count(name, "n", n, least=columns + 1), count(name, "columns", columns))
-    planted = sphere_rows(rng, count(name, "rows", rows), columns)
-    b = a @ planted.T + nonnegative(name, "noise", noise) * rng.standard_normal((n, rows))
+    rows, columns, rng = whole(name, "rows", rows), whole(name, "columns", columns), generator(name, seed)
+    n, noise = whole(name, "n", n, least=columns + 1), number(name, "noise", noise, NONNEGATIVE)
+    a = sphere_rows(rng, n, columns)
+    planted = sphere_rows(rng, rows, columns)
+    b = a @ planted.T + noise * rng.standard_normal((n, rows))
     residuals = a @ np.linalg.lstsq(a, b)[0] - b
     return MatrixRegression((a, b), float(np.mean(_lengths(residuals) ** 2) / 2))
 
@@ -227,12 +231,17 @@ def logistic_nonconvex(
 ) -> LogisticNonconvex:
     """Unit rows, labels from a planted direction, a share of them flipped."""
     name = "logistic-nonconvex"
-    rng = np.random.default_rng(seed)
-    a = sphere_rows(rng, count(name, "n", n, least=dim + 1), count(name, "dim", dim))
+    dim, rng = whole(name, "dim", dim), generator(name, seed)
+    n, flips = whole(name, "n", n, least=dim + 1), number(name, "flips", flips, NONNEGATIVE)
+    a = sphere_rows(rng, n, dim)
     labels = np.sign(a @ sphere_rows(rng, 1, dim)[0])
-    labels[rng.random(n) < nonnegative(name, "flips", flips)] *= -1
+    labels[rng.random(n) < flips] *= -1
     rows = a * labels[:, None]
     return LogisticNonconvex(rows, nonnegative(name, "lam", lam), logistic_lower_bound(rows))
+
+
+def generator(name: str, seed: int) -> np.random.Generator:
+    return np.random.default_rng(whole(name, "seed", seed, least=0))
 
 
 def sphere_rows(rng: np.random.Generator, n: int, dim: int) -> Matrix:
@@ -259,11 +268,9 @@ def logistic_lower_bound(rows: Matrix) -> float:
 
 
 def _separable_rows(name: str, n: int, dim: int, margin: float, seed: int) -> tuple[Matrix, float]:
-    count(name, "n", n, least=2)
-    if not 0 < positive(name, "margin", margin) < 1:
-        raise ValueError(f"{name}: margin must be in (0, 1); got margin={margin!r}")
-    rng = np.random.default_rng(seed)
-    u = sphere_rows(rng, 1, count(name, "dim", dim, least=2))[0]
+    n, dim = whole(name, "n", n, least=2), whole(name, "dim", dim, least=2)
+    margin, rng = number(name, "margin", margin, OPEN_UNIT), generator(name, seed)
+    u = sphere_rows(rng, 1, dim)[0]
     along = rng.uniform(margin, 1, n)
     across = rng.standard_normal((n, dim))
     across -= np.outer(across @ u, u)

@@ -9,9 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .base import STATIC, Certified, FiniteSum, count, dot, positive, pytree
+from normstorm._shared.validate import positive, whole
+
+from .base import STATIC, Certified, FiniteSum, dot, pytree
 from .lemmas import Vector, largest_excess
-from .linear import Matrix, sphere_rows
+from .linear import Matrix, generator, sphere_rows
 
 TANH2 = 4 / (3 * 3**0.5)  # max |tanh''|
 USECH = 0.447744  # above max u sech^2 u = 0.4477432...
@@ -118,9 +120,8 @@ def tanh_network(
 ) -> TanhNetwork:
     """Inputs on the unit circle (sphere), targets in [-1, 1] from a planted unit; L1 and sigma1 are free."""
     name = "tanh-network"
-    rng = np.random.default_rng(seed)
-    x = sphere_rows(rng, count(name, "n", n), count(name, "inputs", inputs))
+    inputs, rng = whole(name, "inputs", inputs), generator(name, seed)
+    x = sphere_rows(rng, whole(name, "n", n), inputs)
     y = np.tanh(x @ (3 * sphere_rows(rng, 1, inputs)[0]))
-    for parameter, number in (("rho", rho), ("L1", L1), ("sigma1", sigma1)):
-        positive(name, parameter, number)
-    return TanhNetwork((x, y), rho, L1, sigma1, count(name, "hidden", hidden))
+    rho, L1, sigma1 = (positive(name, k, v) for k, v in (("rho", rho), ("L1", L1), ("sigma1", sigma1)))
+    return TanhNetwork((x, y), rho, L1, sigma1, whole(name, "hidden", hidden))

@@ -28,9 +28,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.validate import nonnegative, positive
 from normstorm.random import numbers
 
-from .base import STATIC, Certified, nonnegative, positive, pytree, unit
+from .base import STATIC, Certified, pytree, unit
 
 
 class Effect(NamedTuple):

@@ -10,9 +10,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .base import Certified, FiniteSum, count, dot, positive, pytree
+from normstorm._shared.validate import POSITIVE, number, positive, whole
+
+from .base import Certified, FiniteSum, dot, pytree
 from .lemmas import Vector, largest_excess
-from .linear import Matrix, sphere_rows
+from .linear import Matrix, generator, sphere_rows
 
 
 @pytree
@@ -132,9 +134,9 @@ def fourth_moments(a: Matrix, weights: Vector) -> tuple[float, float]:
 def phase_retrieval(n: int = 200, dim: int = 4, length: float = 1.0, L1: float = 20.0, seed: int = 0) -> PhaseRetrieval:
     """Rows of length sqrt(dim), a planted signal of the given length, no measurement noise; L1 is free."""
     name = "phase-retrieval"
-    rng = np.random.default_rng(seed)
-    a = dim**0.5 * sphere_rows(rng, count(name, "n", n), count(name, "dim", dim))
-    z = positive(name, "length", length) * sphere_rows(rng, 1, dim)[0]
+    n, dim, rng = whole(name, "n", n), whole(name, "dim", dim), generator(name, seed)
+    a = dim**0.5 * sphere_rows(rng, n, dim)
+    z = number(name, "length", length, POSITIVE) * sphere_rows(rng, 1, dim)[0]
     k4, _ = fourth_moments(a, np.ones(n))
     if k4 <= 0:
         raise ValueError(f"{name}: n must be large enough for rows in all directions; got n={n}, dim={dim}")

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from normstorm._shared.validate import one_of
+
 from . import chain, dro, linear, network, phase, synthetic
+from .protocol import Problem
 
 
 class Entry(NamedTuple):
-    make: Callable[..., Any]
+    make: Callable[..., Problem]
     description: str
 
 
@@ -36,8 +39,6 @@ PROBLEMS: dict[str, Entry] = {
 }
 
 
-def get(name: str, **options: Any) -> Any:
+def get(name: str, **options: Any) -> Problem:
     """The problem of this name; options are the arguments of its factory, such as dim or noise."""
-    if name not in PROBLEMS:
-        raise ValueError(f"get: problem must be one of {', '.join(PROBLEMS)}; got problem={name!r}")
-    return PROBLEMS[name].make(**options)
+    return PROBLEMS[one_of("get", "problem", name, tuple(PROBLEMS))].make(**options)

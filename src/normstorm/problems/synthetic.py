@@ -14,7 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from .base import STATIC, count, positive, pytree
+from normstorm._shared.validate import positive, whole
+
+from .base import STATIC, pytree
 from .lemmas import from_hessian
 from .noise import Noise, Noisy, fourier, noisy, sphere
 
@@ -298,8 +300,8 @@ def double_well(dim: int = 5, noise: tuple[Noise, ...] | None = None) -> Noisy:
 def cosh_cosine(
     dim: int = 5, c: float = 1.0, a: float = 2.0, b: float = 3.0, noise: tuple[Noise, ...] | None = None
 ) -> Noisy:
-    c, a, b = (positive("cosh-cosine", k, v) for k, v in (("c", c), ("a", a), ("b", b)))
-    return noisy(CoshCosine(c, a, b, _dim(dim) * CoshCosine.lowest(c, a, b), dim), *_or_default(noise))
+    dim, (c, a, b) = _dim(dim), (positive("cosh-cosine", k, v) for k, v in (("c", c), ("a", a), ("b", b)))
+    return noisy(CoshCosine(c, a, b, dim * CoshCosine.lowest(c, a, b), dim), *_or_default(noise))
 
 
 def exp_quad(dim: int = 5, l0: float = 1.0, l1: float = 2.0, noise: tuple[Noise, ...] | None = None) -> Noisy:
@@ -319,9 +321,9 @@ def _or_default(noise: tuple[Noise, ...] | None) -> tuple[Noise, ...]:
 
 
 def _dim(dim: int) -> int:
-    return count("problem", "dim", dim)
+    return whole("problem", "dim", dim)
 
 
 def _power(name: str, p: int, l1: float | None) -> tuple[float, int]:
-    p = count(name, "p", p, least=2)
+    p = whole(name, "p", p, least=2)
     return (2.0 * p - 2 if l1 is None else positive(name, "l1", l1)), p

@@ -14,9 +14,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.validate import number
 from normstorm.theory.constants import Constants
 
 from .base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
+from .protocol import Problem
 
 Loss = Callable[[Any, Any], jax.Array]
 Known = Constants | Callable[[Any], Constants] | None
@@ -137,6 +139,7 @@ def from_loss(
         raise ValueError(f"from_loss: loss must be a function of x and one sample; got loss={loss!r}")
     if not (constants is None or isinstance(constants, Constants) or callable(constants)):
         raise ValueError(f"from_loss: constants must be Constants, a function of x0 or None; got {constants!r}")
+    infimum = None if infimum is None else number("from_loss", "infimum", infimum)
     x0 = jax.tree.map(np.asarray, start)
     if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
         raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
@@ -170,7 +173,7 @@ def _check_sampler(sampler: Callable[[jax.Array, int], Any]) -> None:
         )
 
 
-def load(place: str) -> Any:
+def load(place: str) -> Problem:
     """The problem at `path/to/file.py:name`: an object with the protocol, or a function without arguments making one.
 
     The file is imported, that is executed, like any module of the user's.
@@ -192,7 +195,8 @@ def load(place: str) -> Any:
             f"load: problem must be an object with {', '.join(NEEDED)}, or a function without arguments that returns "
             f"one; got {type(found).__name__} without {', '.join(missing)}"
         )
-    return found
+    problem: Problem = found
+    return problem
 
 
 def _import(file: Path) -> ModuleType:

@@ -15,10 +15,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared import validate
+from normstorm._shared.jsonable import jsonable
 from normstorm._shared.pytrees import misfit
-from normstorm.theory import checks
+from normstorm.problems.protocol import Problem
 from normstorm.theory.fresh_samples import Sense, Summary, groups_for, samples_for, upper_bound
-from normstorm.theory.plan import round_up
+from normstorm.theory.plan import DEFAULT_CONFIDENCE, round_up
 
 from .precision_modes import ask
 
@@ -54,13 +56,14 @@ class PointCertificate:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"guarantee": self.guarantee}
+        found: dict[str, Any] = jsonable(asdict(self) | {"guarantee": self.guarantee})
+        return found
 
 
 def certify(
-    problem: Any,
+    problem: Problem,
     x: Tree,
-    confidence: float = 0.99,
+    confidence: float = DEFAULT_CONFIDENCE,
     samples: int | None = None,
     *,
     precision: float | None = None,
@@ -73,10 +76,8 @@ def certify(
     in the worst case that the noise constants allow at ||grad F(x1)||.
     sense   "almost-sure" uses assumption 4A, "mean-square" only 4B
     """
-    confidence = checks.confidence("certify", confidence)
-    number = checks.whole(seed)
-    if number is None or not SEEDS[0] <= number <= SEEDS[1]:
-        raise ValueError(f"certify: seed must be an integer in [{SEEDS[0]}, {SEEDS[1]}]; got seed={seed!r}")
+    confidence = validate.confidence("certify", confidence)
+    seed = validate.whole("certify", "seed", seed, *SEEDS)
     if words := misfit(problem, x):
         raise ValueError(f"certify: x must {words}")
     if (samples is None) == (precision is None):
@@ -87,18 +88,16 @@ def certify(
     delta = 1 - confidence
     noise = problem.constants(None, sense)
     if samples is None:
-        width = checks.real(precision)
-        if not 0 < width < math.inf:
-            raise ValueError(f"certify: precision must be a finite number > 0; got precision={precision!r}")
+        width = validate.number("certify", "precision", precision, validate.POSITIVE)
         samples = samples_for(width, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
     samples = sample_count(samples)
     groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
-    summary = summarise(problem, x, samples, groups, number)
+    summary = summarise(problem, x, samples, groups, seed)
     bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense)
     return PointCertificate(bound, confidence, summary.samples, summary.mean_norm, sense)
 
 
-def summarise(problem: Any, x: Tree, samples: int, groups: int, seed: int) -> Summary:
+def summarise(problem: Problem, x: Tree, samples: int, groups: int, seed: int) -> Summary:
     """Norms and spread of fresh sample gradients at x, in as many equal groups (a remainder is not drawn)."""
     with jax.enable_x64(True):
         point = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
@@ -117,7 +116,7 @@ def summarise(problem: Any, x: Tree, samples: int, groups: int, seed: int) -> Su
     return Summary(n, float(np.linalg.norm(mean)), scatter / max(n - 1, 1), norms if groups > 1 else ())
 
 
-def _group(problem: Any, x: Tree, key: jax.Array, n: int) -> tuple[np.ndarray, float]:
+def _group(problem: Problem, x: Tree, key: jax.Array, n: int) -> tuple[np.ndarray, float]:
     """The sum of n sample gradients and the sum of their squared distances from their mean, chunk by chunk."""
     # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
     known = not jax.tree_util.all_leaves([problem])
@@ -139,7 +138,7 @@ def _group(problem: Any, x: Tree, key: jax.Array, n: int) -> tuple[np.ndarray, f
     return total, scatter
 
 
-def _gradients(problem: Any, x: Tree, key: jax.Array, n: int) -> jax.Array:
+def _gradients(problem: Problem, x: Tree, key: jax.Array, n: int) -> jax.Array:
     """(n, d): one row for the gradient at each of n samples."""
     batch = problem.sample(key, n)
 
@@ -155,7 +154,4 @@ _compiled_gradients = jax.jit(_gradients, static_argnames="n")
 
 def sample_count(samples: Any) -> int:
     """A number of fresh samples that can be drawn."""
-    number = checks.whole(samples)
-    if number is None or not 2 <= number <= MOST_SAMPLES:
-        raise ValueError(f"certify: samples must be an integer in [2, {MOST_SAMPLES:.0e}]; got samples={samples!r}")
-    return number
+    return validate.whole("certify", "samples", samples, 2, MOST_SAMPLES)

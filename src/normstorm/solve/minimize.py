@@ -24,14 +24,14 @@ from typing import Any
 import jax
 import numpy as np
 
-from normstorm._shared.validate import has_methods
+from normstorm._shared import validate
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.engine import checkpoint as storage
 from normstorm.engine.results import Trace
 from normstorm.engine.run import point, run
-from normstorm.theory import checks
+from normstorm.problems.protocol import Problem
 from normstorm.theory.fresh_samples import Sense, samples_for
-from normstorm.theory.plan import Plan, round_up
+from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan, round_up
 from normstorm.theory.planner.planner import plan as make_plan
 
 from .certify import PointCertificate, certify, sample_count
@@ -85,7 +85,7 @@ class Result:
 
 
 def minimize(
-    problem: Any,
+    problem: Problem,
     x0: Tree | None = None,
     *,
     target: float | None = None,
@@ -110,19 +110,18 @@ def minimize(
     progress     a bar on a terminal, or a function of (steps done, steps)
     checkpoint   a file that is resumed if it exists and kept up to date
     """
-    has_methods("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
+    validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
     storage.usable("minimize", checkpoint)
     if x0 is not None:
         point("minimize", x0)
     if confidence is not None:
-        checks.confidence("minimize", confidence)
+        confidence = validate.confidence("minimize", confidence)
     if samples is not None:
-        sample_count(samples)
-    if choose not in CHOICES:
-        raise ValueError(f"minimize: choose must be one of {', '.join(CHOICES)}; got choose={choose!r}")
+        samples = sample_count(samples)
+    choose = validate.one_of("minimize", "choose", choose, CHOICES)
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
-    level = found.confidence if found.confidence is not None else (0.99 if confidence is None else float(confidence))
+    level = next(c for c in (found.confidence, confidence, DEFAULT_CONFIDENCE) if c is not None)
     if level > HIGHEST:
         raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
@@ -155,13 +154,18 @@ def minimize(
 def default_samples(plan: Plan, sense: Sense) -> int:
     """Enough for a certificate within a tenth of the bound, but at most a tenth of the run's cost and at least 64."""
     c = plan.constants
-    delta = 0.01 if plan.confidence is None else 1 - plan.confidence
+    delta = 1 - (DEFAULT_CONFIDENCE if plan.confidence is None else plan.confidence)
     wanted = samples_for(plan.bound / 10, plan.bound, c.sigma0, c.sigma1, delta / CANDIDATES, sense)
     return int(min(max(wanted, 64), max(plan.sample_gradients // (10 * CANDIDATES), 64)))
 
 
 def _planned(
-    problem: Any, x0: Tree | None, target: float | None, budget: int | None, plan: Plan | None, confidence: float | None
+    problem: Problem,
+    x0: Tree | None,
+    target: float | None,
+    budget: int | None,
+    plan: Plan | None,
+    confidence: float | None,
 ) -> Plan:
     if plan is not None:
         if not isinstance(plan, Plan):
@@ -180,12 +184,12 @@ def _planned(
         raise ValueError(
             f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, budget={budget!r}"
         )
-    level = 0.99 if confidence is None else confidence
+    level = DEFAULT_CONFIDENCE if confidence is None else confidence
     return make_plan(problem.constants(x0, "almost-sure"), target=target, budget=budget, confidence=level)
 
 
 def _choose(
-    problem: Any, trace: Trace, choose: str, confidence: float, samples: int, sense: Sense
+    problem: Problem, trace: Trace, choose: str, confidence: float, samples: int, sense: Sense
 ) -> tuple[Tree, str, PointCertificate, int]:
     """(point, reason, certificate, fresh sample gradients) for the first seed."""
 
@@ -227,7 +231,7 @@ def _promise(plan: Plan, choose: str, T: int) -> str:
     if choose != "two-phase":
         return "The plan's bound promises nothing for this choice; the certificate from fresh samples does."
     R = min(CANDIDATES, T)
-    delta = 0.01 if plan.confidence is None else 1 - plan.confidence
+    delta = 1 - (DEFAULT_CONFIDENCE if plan.confidence is None else plan.confidence)
     # Slices of unequal length weigh unequally in the average; T // R is the shortest.
     uneven = T / (R * (T // R))
     factor = uneven * delta ** (-1 / R)

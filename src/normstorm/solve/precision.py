@@ -21,7 +21,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.jsonable import jsonable
 from normstorm.engine.results import Trace
+from normstorm.problems.protocol import Problem
 from normstorm.theory.certificates import bound
 from normstorm.theory.plan import Plan, round_up
 
@@ -78,10 +80,11 @@ class Precision:
         return f"The guarantee is not kept in {self.dtype}: {why}, so that {proven}; {cure}."
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"adequate": self.adequate, "statement": self.statement}
+        found: dict[str, Any] = jsonable(asdict(self) | {"adequate": self.adequate, "statement": self.statement})
+        return found
 
 
-def assess(problem: Any, plan: Plan, x1: Tree, trace: Trace) -> Precision:
+def assess(problem: Problem, plan: Plan, x1: Tree, trace: Trace) -> Precision:
     """Measure at the start and at the kept iterates; gradients at the start and at the first seed's candidates."""
     start = jax.tree.map(lambda leaf: np.asarray(leaf)[None], x1)
     kept = [trace.last, trace.uniform.x, trace.smallest.x, jax.tree.map(np.concatenate, trace.candidates.x)]
@@ -123,7 +126,7 @@ def rounded_bound(plan: Plan, rho: float, q: float) -> float:
     return float(found.value) * float(found.descent) / left if left > 0 else math.inf
 
 
-def gradient_errors(problem: Any, points: Tree, K: int, k: int) -> tuple[float, float]:
+def gradient_errors(problem: Problem, points: Tree, K: int, k: int) -> tuple[float, float]:
     """The largest error of a mean of K or of k sample gradients in single precision, and their largest norm."""
     # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
     known = not jax.tree_util.all_leaves([problem])
@@ -140,7 +143,7 @@ def gradient_errors(problem: Any, points: Tree, K: int, k: int) -> tuple[float, 
     return error, _largest(jax.tree.map(_flat, exact))
 
 
-def _gradients(problem: Any, points: Tree, drawn: Tree, k: int) -> Tree:
+def _gradients(problem: Problem, points: Tree, drawn: Tree, k: int) -> Tree:
     """At each point the means over all samples and over the first k."""
 
     def both(x: Tree, samples: Tree) -> Tree:

@@ -6,7 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from .checks import real
+from normstorm._shared.validate import NONNEGATIVE, number, real, refuse
 
 NOISE_SENSES = ("almost-sure", "mean-square")
 
@@ -40,11 +40,9 @@ class Constants:
             value = getattr(self, name)
             if value is None and name == "grad_norm":
                 continue
-            object.__setattr__(self, name, _nonnegative(name, value))
+            object.__setattr__(self, name, number("Constants", name, value, NONNEGATIVE))
         if self.noise is not None and (not isinstance(self.noise, str) or self.noise not in NOISE_SENSES):
-            raise ValueError(
-                f"Constants: noise must be None or one of {', '.join(NOISE_SENSES)}; got noise={self.noise!r}"
-            )
+            refuse("Constants", "noise", f"None or one of {', '.join(NOISE_SENSES)}", self.noise)
         if self.L0 == 0 and self.L1 == 0:
             raise ValueError(
                 "Constants: L0 and L1 must not both be 0 (F would be affine, and bounded below only if it is "
@@ -86,12 +84,5 @@ def gradient_bound(L0: float, L1: float, gap: float) -> float:
     """||grad F(x)|| <= L1 D + sqrt(L1^2 D^2 + 2 L0 D) whenever F(x) - F* <= D (docs/theory/setting.md)."""
     for name, value in (("L0", L0), ("L1", L1), ("gap", gap)):
         if not real(value) >= 0:
-            raise ValueError(f"gradient_bound: {name} must be a number >= 0; got {name}={value!r}")
+            refuse("gradient_bound", name, "a number >= 0", value)
     return L1 * gap + math.hypot(L1 * gap, math.sqrt(2 * L0) * math.sqrt(gap))
-
-
-def _nonnegative(name: str, value: object) -> float:
-    number = real(value)
-    if math.isfinite(number) and number >= 0:
-        return number
-    raise ValueError(f"Constants: {name} must be a finite number >= 0; got {name}={value!r}")

@@ -9,6 +9,8 @@ from typing import Any
 from .certificates import MEANINGS, Bound
 from .constants import Constants
 
+DEFAULT_CONFIDENCE = 0.99  # of plans and certificates for which no other is asked
+
 
 @dataclass(frozen=True)
 class Term:

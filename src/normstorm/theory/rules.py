@@ -11,7 +11,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-from .checks import real, whole
+from normstorm._shared.validate import OPEN_UNIT, number, whole
+
 from .constants import Constants
 
 MOST_SAMPLES = 10**18
@@ -26,10 +27,8 @@ class Parameters(NamedTuple):
 
 def paper_high_probability(constants: Constants, T: int, delta: float) -> Parameters:
     """The theorem in high probability (assumptions 1, 2, 3A, 4A): any K >= 1 and any k in [1, K]."""
-    c = constants
-    _check("paper_high_probability", T, 1, 1)
-    if not 0 < real(delta) < 1:
-        raise ValueError(f"paper_high_probability: delta must be a number in (0, 1); got delta={delta!r}")
+    c, who = constants, "paper_high_probability"
+    T, delta = whole(who, "T", T), number(who, "delta", delta, OPEN_UNIT)
     log_term = math.log(4 * T / delta)
     root_log = math.sqrt(log_term)
     slope = math.sqrt(c.gap * c.L0) + c.gap * c.L1
@@ -57,8 +56,9 @@ def paper_high_probability(constants: Constants, T: int, delta: float) -> Parame
 
 def paper_expectation(constants: Constants, T: int, K: int, k: int) -> Parameters:
     """The theorem in expectation (assumptions 1, 2, 3B, 4B): K >= expectation_batch(sigma1), k in [1, K]."""
-    c = constants
-    _check("paper_expectation", T, K, k)
+    c, who = constants, "paper_expectation"
+    T, K = whole(who, "T", T), whole(who, "K", K)
+    k = whole(who, "k", k, 1, K, "K")
     needed = expectation_batch(c.sigma1)
     if needed > K:
         raise ValueError(
@@ -92,14 +92,6 @@ def expectation_batch(sigma1: float) -> int:
             f"got sigma1={sigma1!r}"
         )
     return max(math.ceil(needed), 1)
-
-
-def _check(who: str, T: object, K: object, k: object) -> None:
-    for name, value in (("T", T), ("K", K)):
-        if (whole(value) or 0) < 1:
-            raise ValueError(f"{who}: {name} must be an integer >= 1; got {name}={value!r}")
-    if not 1 <= (whole(k) or 0) <= (whole(K) or 0):
-        raise ValueError(f"{who}: k must be an integer in [1, K]; got k={k!r}, K={K!r}")
 
 
 def _first_gradient(c: Constants) -> float:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from normstorm._shared.validate import whole
+
 from .options import WHO
 
 
@@ -44,9 +46,7 @@ def parts_of(loss: Any, batch: Any, k: Any, split: bool) -> tuple[Part, Part | N
     if batch is None:
         raise ValueError(f"{WHO}: batch must be given with k; got batch=None")
     K = _size(batch)
-    k = K if k is None else k
-    if type(k) is not int or not 1 <= k <= K:
-        raise ValueError(f"{WHO}: k must be an integer in [1, K]; got k={k!r}, K={K}")
+    k = K if k is None else whole(WHO, "k", k, 1, K, "K")
     if not split or k == K:
         return Part(loss, batch), None, 1.0
     return Part(loss, _slice(batch, slice(None, k))), Part(loss, _slice(batch, slice(k, None))), k / K

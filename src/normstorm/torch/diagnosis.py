@@ -11,6 +11,9 @@ import numpy as np
 import torch
 from torch import nn
 
+from normstorm._shared.jsonable import jsonable
+from normstorm._shared.validate import whole
+
 from . import probe
 from .forecast import Forecast, forecast
 from .optimizer import NormalizedStorm
@@ -86,8 +89,8 @@ class Diagnosis(Seen):
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values; what is not finite is None."""
-        found = asdict(self)
-        return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in found.items()}
+        found: dict[str, Any] = jsonable(asdict(self))
+        return found
 
     def explain(self) -> str:
         """The answer in words, with the numbers behind it."""
@@ -145,7 +148,8 @@ def diagnose(
     accuracy  else: pays.
     """
     eye = probe.Eye(WHO, model, loss, data)
-    _check(lr, beta, geometry, steps)
+    _check(lr, beta, geometry)
+    steps = whole(WHO, "steps", steps, LEAST_STEPS)
     facts = {"lr": float(lr), "beta": float(beta), "geometry": geometry, "steps": steps}
     facts["window"] = max(3, min(round(1 / (1 - beta)), steps // 16))
     facts["parameters"] = sum(p.numel() for p in eye.params)
@@ -249,11 +253,9 @@ def _verdict(bounce: float, ratio: float, gain: float, behind: bool) -> tuple[st
     return (CLOSE, "close") if ratio > RATIO else (PAYS, "accuracy")
 
 
-def _check(lr: Any, beta: Any, geometry: Any, steps: Any) -> None:
+def _check(lr: Any, beta: Any, geometry: Any) -> None:
     for name, value in (("lr", lr), ("beta", beta), ("geometry", geometry)):
         fits, allowed = ALLOWED[name]
         if not fits(value) or (name == "lr" and value == 0):
             allowed = "a number > 0" if name == "lr" else allowed
             raise ValueError(f"{WHO}: {name} must be {allowed}; got {name}={value!r}")
-    if type(steps) is not int or steps < LEAST_STEPS:
-        raise ValueError(f"{WHO}: steps must be an integer >= {LEAST_STEPS}; got steps={steps!r}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from normstorm._shared import files
@@ -131,7 +130,7 @@ def save(found: Diagnosis, path: Any) -> None:
     """Write the page; the file is whole or not there."""
     target = files.checked("diagnosis", path, [".html"])
     files.writable("diagnosis", target)
-    files.write(Path(target), page(found).encode("utf-8"))
+    files.write_atomically(target, page(found))
 
 
 def page(found: Diagnosis) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from normstorm.theory.checks import real
+from normstorm._shared.validate import integer, real, refuse
 
 from .geometries import GEOMETRIES, MATRICES
 
@@ -53,7 +53,7 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "memory": (lambda value: value in MEMORIES, f"one of {', '.join(MEMORIES)}"),
     "fused": (lambda value: value is None or isinstance(value, bool), "None, True or False"),
     "module": (lambda value: value is None or isinstance(value, torch.nn.Module), "None or a torch.nn.Module"),
-    "backwards": (lambda value: type(value) is int and value >= 1, "an integer >= 1"),
+    "backwards": (lambda value: (integer(value) or 0) >= 1, "an integer >= 1"),
     "share": (lambda value: 0 < number(value) <= 1, "a number in (0, 1]"),
 }
 
@@ -65,7 +65,7 @@ def check(name: str, value: Any) -> None:
     except TypeError:  # a value that cannot be compared or hashed
         fine = False
     if not fine:
-        raise ValueError(f"{WHO}: {name} must be {allowed}; got {name}={value!r}")
+        refuse(WHO, name, allowed, value)
 
 
 def check_group(group: dict[str, Any]) -> None:

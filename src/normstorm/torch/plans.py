@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from normstorm._shared.validate import number, whole
 from normstorm.theory import Constants, Plan, plan
-from normstorm.theory.checks import real, whole
 
 from . import probe
 from .probe import Eye, Gradient, dot, minus
@@ -67,11 +67,7 @@ def estimate_constants(
     points, and multiplied by 1.5. A sample's moments are a batch's, times its size for the noise.
     """
     eye = Eye(WHO, model, loss, data)
-    floor = real(lower)
-    if not math.isfinite(floor):
-        raise ValueError(f"{WHO}: lower must be a finite number; got lower={lower!r}")
-    if (whole(probes) or 0) < 4:
-        raise ValueError(f"{WHO}: probes must be an integer >= 4; got probes={probes!r}")
+    floor, probes = number(WHO, "lower", lower), whole(WHO, "probes", probes, 4)
     with probe.set_aside(model):
         torch.manual_seed(seed)
         K = probe.samples(WHO, eye.batches())

@@ -7,26 +7,33 @@ that its source does not certainly make: it is shown with its outcome and does n
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
 from numpy.typing import NDArray
 
+from normstorm._shared.jsonable import jsonable
 from normstorm.algorithms.catalogue import normalized_storm
 from normstorm.algorithms.core import Algorithm
 from normstorm.engine.results import Trace
 from normstorm.engine.run import run
+from normstorm.problems.protocol import Problem, Sampled
 
 from ..studies import slopes
 
 Figures = Mapping[str, Any]
 HOLDS, FAILS, OPEN = "holds", "fails", "not judged"
 DIGITS = 6
+
+
+class Startable(Sampled, Protocol):
+    """What a run asks of a problem; no constants of it need be proven."""
+
+    def start(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -87,7 +94,8 @@ class Finding:
             "notes": list(c.notes),
             "seconds": round(self.seconds, 1),
         }
-        return {key: plain(value) for key, value in found.items()}
+        plain: dict[str, Any] = jsonable(found, DIGITS)
+        return plain
 
 
 @dataclass(frozen=True)
@@ -111,21 +119,6 @@ class Claim:
         return tuple(bool(rule.test(figures)) for rule in self.rules)
 
 
-def plain(value: Any) -> Any:
-    """Lists, dictionaries, words and numbers only."""
-    if isinstance(value, Mapping):
-        return {key: plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(inner) for inner in value]
-    if isinstance(value, (bool, np.bool_)):
-        return bool(value)
-    if isinstance(value, (int, np.integer)):
-        return int(value)
-    if isinstance(value, (float, np.floating)):
-        return float(f"{value:.{DIGITS}g}") if math.isfinite(value) else None
-    return value
-
-
 def largest(values: Iterable[Any]) -> float:
     """The maximum; not a number if one of them is none, where Python's own would overlook it."""
     return float(np.max([float(value) for value in values]))
@@ -135,7 +128,7 @@ def least(values: Iterable[Any]) -> float:
     return -largest(-value for value in values)
 
 
-def traced(problem: Any, algorithm: Algorithm, steps: int, seeds: int | Sequence[int], **options: Any) -> Trace:
+def traced(problem: Startable, algorithm: Algorithm, steps: int, seeds: int | Sequence[int], **options: Any) -> Trace:
     """A run in double precision from the problem's start, or from `start`, with as little kept as is asked for."""
     given = {"records": 1, "candidates": 1, **options}
     with jax.enable_x64(True):
@@ -144,7 +137,7 @@ def traced(problem: Any, algorithm: Algorithm, steps: int, seeds: int | Sequence
 
 
 def averages(
-    problem: Any, algorithm: Callable[[int], Algorithm], horizons: Sequence[int], seeds: int
+    problem: Problem, algorithm: Callable[[int], Algorithm], horizons: Sequence[int], seeds: int
 ) -> NDArray[np.float64]:
     """Mean over t of ||grad F(x_t)||: a row for every horizon, a column for every seed, no seed used twice."""
     rows = (
@@ -154,11 +147,11 @@ def averages(
     return np.array(list(rows))
 
 
-def paper_rule(problem: Any) -> Callable[[int], Algorithm]:
+def paper_rule(problem: Problem) -> Callable[[int], Algorithm]:
     """Normalized STORM by the paper's rule in expectation, for every horizon."""
     return lambda T: normalized_storm(**slopes.paper_rule(problem, T))
 
 
 def line(series: str, x: Iterable[Any], y: Iterable[Any]) -> list[dict[str, Any]]:
     """The points of one line of a chart."""
-    return [{"x": plain(a), "y": plain(b), "series": series} for a, b in zip(x, y, strict=True)]
+    return [{"x": jsonable(a, DIGITS), "y": jsonable(b, DIGITS), "series": series} for a, b in zip(x, y, strict=True)]

@@ -18,6 +18,7 @@ from normstorm.algorithms.catalogue import from_plan
 from normstorm.algorithms.spider import l0l1_spider, spider_2
 from normstorm.problems import registry, synthetic
 from normstorm.problems.noise import fourier
+from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 from normstorm.theory.planner.planner import plan
 
@@ -108,7 +109,7 @@ def _power(rows: Sequence[dict[str, Any]], name: str) -> float:
     return slopes.slope([r["target"] for r in rows], [r[name] for r in rows])
 
 
-def _observed(problem: Any, known: Constants, target: float, seeds: int) -> tuple[float, float]:
+def _observed(problem: Problem, known: Constants, target: float, seeds: int) -> tuple[float, float]:
     """The average gradient norm of SPIDER with its sizes for the target, and ours for as many sample gradients."""
     sizes, T, samples = spider_sizes(known, target)
     rival = l0l1_spider(L0=known.L0, L1=known.L1, **sizes) if known.L1 > 0 else spider_2(L=known.L0, **sizes)

@@ -18,6 +18,7 @@ from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
 
 DELTAS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 ANCHOR = 0.1
+DELTA = 0.01  # of the plans that are run here
 FAR = tuple(10**e for e in range(4, 15, 2))
 
 
@@ -35,7 +36,7 @@ def confidence(objectives: Sequence[str] = ("exp-quad", "double-well"), steps: i
     for name in objectives:
         problem = registry.get(name)
         constants = problem.constants()
-        planned = plan(constants, horizon=steps, confidence=0.99, batch=1, sub_batch=1)
+        planned = plan(constants, horizon=steps, confidence=1 - DELTA, batch=1, sub_batch=1)
         found = traced(problem, from_plan(planned), steps, seeds).mean_grad_norm
         seen = [float(np.quantile(found, 1 - d, method="higher")) for d in DELTAS]
         given = {"T": steps, "alpha": planned.alpha, "eta": planned.eta}
@@ -65,10 +66,10 @@ def no_log_t(
 ) -> Seen:
     cases = {"L1 = sigma1 = 0": Constants(1, 0, 1, 0, 1, 1), "L1 = 1, sigma1 = 0.5": Constants(1, 1, 1, 0.5, 1, 1)}
     rows, points, exponents, flatness = [], [], [], []
-    logs = np.log(np.log(4 * np.array(horizons, float) / 0.01))
+    logs = np.log(np.log(4 * np.array(horizons, float) / DELTA))
     for name, known in cases.items():
         theirs, ours = (
-            np.array([plan(known, horizon=T, confidence=0.99, rule=rule).bound * T ** (1 / 3) for T in horizons])
+            np.array([plan(known, horizon=T, confidence=1 - DELTA, rule=rule).bound * T ** (1 / 3) for T in horizons])
             for rule in ("paper", "sharp")
         )
         rows += [
@@ -82,7 +83,7 @@ def no_log_t(
     problem = registry.get(objective)
     runs = {}
     for rule in ("paper", "sharp"):
-        planned = plan(problem.constants(), horizon=steps, confidence=0.99, rule=rule, batch=1)
+        planned = plan(problem.constants(), horizon=steps, confidence=1 - DELTA, rule=rule, batch=1)
         means = traced(problem, from_plan(planned), steps, seeds).mean_grad_norm
         runs[rule] = int(np.sum(means > planned.bound))
     figures = {
@@ -91,7 +92,7 @@ def no_log_t(
         "largest_rise": largest(flatness),
         "violations_paper": runs["paper"],
         "violations_ours": runs["sharp"],
-        "allowed": 0.01 * seeds,
+        "allowed": DELTA * seeds,
     }
     return Seen(figures, rows, Chart("horizon T", "paper's bound over ours", points, ("log", "linear")))
 

@@ -172,7 +172,7 @@ def robust(problem: PenalisedDRO | None = None, iterations: int = 50, steps: int
 
 
 def _experiment(
-    problem: Any,
+    problem: NoisyRetrieval | PenalisedDRO,
     whole: Mapping[str, Setting],
     stochastic: Mapping[str, Setting],
     iterations: int,
@@ -216,13 +216,13 @@ def affordable(budget: int, n: int, batch: int, period: int) -> int:
     return max(full * period + (1 + (left - n) // (2 * batch) if left >= n else 0), 1)
 
 
-def _end(problem: Any, trace: Any, factor: float) -> float:
+def _end(problem: NoisyRetrieval | PenalisedDRO, trace: Any, factor: float) -> float:
     """The objective where the runs end, median over seeds; for the robust regression minimised over eta."""
     with jax.enable_x64(True):
         last = trace.last
         found: Sequence[float] = (
             [problem.profile(np.asarray(z)) for z in last]
-            if hasattr(problem, "profile")
+            if isinstance(problem, PenalisedDRO)
             else [factor * float(problem.value(jnp.asarray(z))) for z in last]
         )
     return float(np.median(found))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +13,7 @@ from normstorm.algorithms.finite_sum import sarah, svrg
 from normstorm.algorithms.sgd import sgd
 from normstorm.algorithms.storm import hybrid_sarah_sgd
 from normstorm.problems import linear
+from normstorm.problems.protocol import Problem
 
 from .base import Chart, Claim, Rule, Seen, largest, line, traced
 
@@ -61,7 +61,7 @@ def hybrid(n: int = 5000, dim: int = 20, batch: int = 16, passes: Sequence[int] 
     return Seen(figures, rows, Chart("passes over the data", "gradient norm", points, ("linear", "log")))
 
 
-def _tuned(problem: Any, make: Maker, steps: int, seeds: int) -> tuple[float, float, Vector, Vector]:
+def _tuned(problem: Problem, make: Maker, steps: int, seeds: int) -> tuple[float, float, Vector, Vector]:
     """The best step of the grid: its gradient norm over the last quarter, itself, and the run as costs and norms."""
     L, found = problem.constants().L0, []
     for step in STEPS:

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm.problems import registry
+from normstorm.problems.base import Certified
 
 from .base import Claim, Rule, Seen, largest
 
@@ -44,6 +45,7 @@ def _problem_row(name: str, seed: int, points: int) -> dict[str, Any]:
         problem = registry.get(name)
     except ValueError:  # data that are not installed
         return {}
+    assert isinstance(problem, Certified)
     L0, L1 = problem.objective_smoothness()
     rng = np.random.default_rng(seed)
     with jax.enable_x64(True):

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from normstorm.algorithms.catalogue import from_plan, normalized_storm
 from normstorm.problems import synthetic
 from normstorm.problems.noise import fourier, sphere
+from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 from normstorm.theory.planner.planner import plan
 from normstorm.theory.rules import expectation_batch, paper_high_probability
@@ -74,7 +75,7 @@ def rate(objectives: Sequence[str] = ("cosh", "exp-quad"), horizons: Sequence[in
     return Seen(figures, rows, Chart("horizon T", "average gradient norm", points))
 
 
-def _high_probability(problem: Any, horizons: Sequence[int], seeds: int) -> Sample:
+def _high_probability(problem: Problem, horizons: Sequence[int], seeds: int) -> Sample:
     """Runs under the paper's rule in high probability."""
     constants = problem.constants()
 

@@ -29,6 +29,7 @@ import jax
 import numpy as np
 
 from normstorm.engine.run import cores, run
+from normstorm.problems.protocol import Problem
 
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import Paths, paths
@@ -148,7 +149,7 @@ def seed_scores(measured: Measured, goal: float | None, budget: int) -> np.ndarr
 def board(
     request: CompareRequest,
     problem_spec: str,
-    problem: Any,
+    problem: Problem,
     *,
     threads: int | None = None,
     progress: Progress | None = None,
@@ -183,7 +184,7 @@ def board(
     return Board(problem_spec, exact, request.budget, targets, constants(problem).to_dict(), asdict(known), ordered)
 
 
-def _named(name: str, problem: Any, known: Scales) -> list[tuple[str, str, Settings]]:
+def _named(name: str, problem: Problem, known: Scales) -> list[tuple[str, str, Settings]]:
     """Kind, label and numbers of the settings that need no search."""
     proven = [(THEOREM, t.label, t.settings) for t in theorems(name, problem, known.budget)]
     return [(DEFAULT, DEFAULT, METHODS[name].default(known)), *proven]
@@ -212,7 +213,7 @@ class Bench:
 
     request: CompareRequest
     problem_spec: str
-    problem: Any
+    problem: Problem
     threads: int
     progress: Progress | None
 

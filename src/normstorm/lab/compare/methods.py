@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 from normstorm.algorithms.catalogue import CATALOGUE
 from normstorm.algorithms.core import Algorithm
 from normstorm.algorithms.geometries import norm
+from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 
 FACTORS = tuple(10 ** (j / 2) for j in range(-4, 5))
@@ -63,7 +64,7 @@ class Scales:
         return self.length * math.pow(max(1.0, self.budget / cost), -2 / 3)
 
 
-def scales(problem: Any, budget: int) -> Scales:
+def scales(problem: Problem, budget: int) -> Scales:
     """Refused if the problem has no proven constants."""
     known = constants(problem)
     first = _slope(problem) if known.grad_norm is None else known.grad_norm
@@ -76,12 +77,12 @@ def scales(problem: Any, budget: int) -> Scales:
     return Scales(known.L0, known.L1, first, sigma, known.gap, budget, getattr(problem, "size", None))
 
 
-def _slope(problem: Any) -> float:
+def _slope(problem: Problem) -> float:
     """||grad F(x_1)||, for a problem whose constants do not say."""
     return float(norm(problem.full_grad(problem.start())))
 
 
-def constants(problem: Any) -> Constants:
+def constants(problem: Problem) -> Constants:
     """In mean square, else almost surely."""
     reasons = []
     for sense in SENSES:

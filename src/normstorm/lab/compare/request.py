@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import math
 import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Any
+
+from normstorm._shared import validate
 
 ALL = "all"
 PROBLEMS = ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad")
@@ -91,7 +92,7 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
     listed = [value] if isinstance(value, str) else value
     good = isinstance(listed, list | tuple) and listed and all(isinstance(v, str) and v for v in listed)
     if not good or len(set(listed)) < len(listed):
-        raise ValueError(f"compare: {name} must be different names, at least one; got {name}={value!r}")
+        validate.refuse("compare", name, "different names, at least one", value)
     return tuple(listed)
 
 
@@ -107,26 +108,20 @@ def _algorithms(name: str, value: Any) -> tuple[str, ...]:
 
 
 def _whole(least: int, most: int) -> Callable[[str, Any], int]:
-    def check(name: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-            raise ValueError(f"compare: {name} must be an integer in [{least}, {most}]; got {name}={value!r}")
-        return value
-
-    return check
+    return lambda name, value: validate.whole("compare", name, value, least, most)
 
 
 def _targets(name: str, value: Any) -> tuple[float, ...]:
     listed = value if isinstance(value, list | tuple) else [value]
-    good = all(isinstance(v, int | float) and not isinstance(v, bool) and 0 < v < math.inf for v in listed)
-    if not good or not listed or len(set(listed)) < len(listed):
-        raise ValueError(f"compare: {name} must be different finite numbers > 0, at least one; got {name}={value!r}")
-    return tuple(sorted(map(float, listed), reverse=True))
+    known = [validate.real(v) for v in listed]
+    if not known or not all(map(validate.POSITIVE.holds, known)) or len(set(known)) < len(known):
+        validate.refuse("compare", name, "different finite numbers > 0, at least one", value)
+    return tuple(sorted(known, reverse=True))
 
 
 def _flag(name: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"compare: {name} must be true or false; got {name}={value!r}")
-    return value
+    found = validate.truth(value)
+    return validate.refuse("compare", name, "true or false", value) if found is None else found
 
 
 CHECKS: dict[str, Callable[[str, Any], Any]] = {

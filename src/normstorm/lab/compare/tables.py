@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import io
 import json
-import math
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from normstorm._shared.jsonable import jsonable
 from normstorm._shared.versions import versions
 
 from .board import TUNED, Board, Row, seed_scores
@@ -112,10 +112,10 @@ class Comparison:
             }
             for b in self.boards
         ]
-        return {
+        found: dict[str, Any] = {
             "spec": asdict(self.request),
             "problems": problems,
-            **{name: finite(getattr(self, name)) for name in ("rows", "targets", "verdicts")},
+            **{name: getattr(self, name) for name in ("rows", "targets", "verdicts")},
             "sample_gradients": self.asked,
             "searched": self.searched,
             "seconds": self.seconds,
@@ -124,6 +124,8 @@ class Comparison:
             "command": self.command,
             "report": self.report,
         }
+        plain: dict[str, Any] = jsonable(found)
+        return plain
 
 
 def rows(boards: Sequence[Board]) -> Table:
@@ -218,8 +220,3 @@ def parquet(found: Comparison, name: str) -> bytes:
     sink = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(getattr(found, name), schema), sink, compression="zstd")
     return sink.getvalue()
-
-
-def finite(table: Table) -> Table:
-    """For JSON: null in place of what is not finite."""
-    return [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in table]

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 from normstorm.theory.planner.planner import plan
 from normstorm.theory.rules import expectation_batch
@@ -25,13 +26,13 @@ class Theorem(NamedTuple):
     settings: dict[str, Any]
 
 
-def theorems(name: str, problem: Any, budget: int) -> list[Theorem]:
+def theorems(name: str, problem: Problem, budget: int) -> list[Theorem]:
     """Those that apply, often none."""
     found = THEOREMS.get(name)
     return [] if found is None else list(found(problem, budget))
 
 
-def _constants(problem: Any, sense: str) -> Constants | None:
+def _constants(problem: Problem, sense: str) -> Constants | None:
     try:
         known: Constants = problem.constants(None, sense)
     except ValueError:
@@ -39,7 +40,7 @@ def _constants(problem: Any, sense: str) -> Constants | None:
     return known
 
 
-def _storm(problem: Any, budget: int) -> Iterator[Theorem]:
+def _storm(problem: Problem, budget: int) -> Iterator[Theorem]:
     """The plans of the planner: sharp and the paper's, in high probability and in expectation."""
     for sense, confidence, words in (
         ("almost-sure", CONFIDENCE, f"probability {CONFIDENCE}"),
@@ -57,7 +58,7 @@ def _storm(problem: Any, budget: int) -> Iterator[Theorem]:
             yield Theorem(f"{rule} plan, {words}", {"alpha": found.alpha, "eta": found.eta, **sizes})
 
 
-def _momentum_nsgd(problem: Any, budget: int) -> Iterator[Theorem]:
+def _momentum_nsgd(problem: Problem, budget: int) -> Iterator[Theorem]:
     """E||m_t - grad F(x_t)|| has a lag eta (L0 + L1 ||grad F||)/alpha where STORM has a noise eta L/sqrt(alpha).
 
     With it in the paper's argument in expectation: K >= 64 sigma1^2, alpha = min{1, sqrt(K gap L0 / (sigma0^2 T))},
@@ -78,7 +79,7 @@ def _momentum_nsgd(problem: Any, budget: int) -> Iterator[Theorem]:
     yield Theorem("constants known, expectation", {"alpha": alpha, "eta": min(lengths), "K": K})
 
 
-def _normalized_sgd(problem: Any, budget: int) -> Iterator[Theorem]:
+def _normalized_sgd(problem: Problem, budget: int) -> Iterator[Theorem]:
     """alpha = 1 in the paper's argument in expectation, with the batch that makes its bound the smallest.
 
     (1/T) sum E||grad F|| <= 2 sqrt(2 gap L0 / T) + 4 L1 gap / T + 4 sigma0 / sqrt(K)    for K >= 64 sigma1^2 and
@@ -102,7 +103,7 @@ def _normalized_sgd(problem: Any, budget: int) -> Iterator[Theorem]:
     yield Theorem("constants known, expectation", {"eta": min(lengths), "K": K})
 
 
-def _sgd(problem: Any, budget: int) -> Iterator[Theorem]:
+def _sgd(problem: Problem, budget: int) -> Iterator[Theorem]:
     """L1 = 0: E F(x_{t+1}) <= E F(x_t) - eta ||grad F||^2 + (L/2) eta^2 ((1 + sigma1^2) ||grad F||^2 + sigma0^2).
 
     For eta <= 1/(L (1 + sigma1^2)) the mean of E||grad F||^2 is at most 2 gap/(eta T) + eta L sigma0^2, which
@@ -116,7 +117,7 @@ def _sgd(problem: Any, budget: int) -> Iterator[Theorem]:
     yield Theorem("constants known, expectation", {"eta": min(1 / (L * (1 + c.sigma1**2)), free)})
 
 
-def _page(problem: Any, budget: int) -> Iterator[Theorem]:
+def _page(problem: Problem, budget: int) -> Iterator[Theorem]:
     """L1 = sigma1 = 0: e_t = v_t - grad F(x_t) has E e_{t+1}^2 <= (1-p) (E e_t^2 + L^2 E||x_{t+1} - x_t||^2/S2) + p s,
     s = sigma0^2/S1. With F + eta e^2/(2p) as potential and eta = 1/(L (1 + sqrt((1-p)/(p S2)))) the mean of
     E||grad F||^2 is at most 2 gap/(eta T) + s/(p T) + s.
@@ -144,7 +145,7 @@ def _page(problem: Any, budget: int) -> Iterator[Theorem]:
         yield Theorem("constants known, expectation", setting(min(batches, key=bound)))
 
 
-def _spider_2(problem: Any, budget: int) -> Iterator[Theorem]:
+def _spider_2(problem: Problem, budget: int) -> Iterator[Theorem]:
     """L1 = sigma1 = 0: the online setting of its source for the smallest eps whose run fits into the budget.
 
     S1 = 2 sigma^2/eps^2, S2 = 2 sigma/eps, q = sigma/eps, n0 = 1, and 4 L gap/eps^2 + 1 steps.
@@ -170,7 +171,7 @@ def _spider_2(problem: Any, budget: int) -> Iterator[Theorem]:
     yield Theorem(f"as published, eps {high:.3g}", setting(high))
 
 
-def _sarah(problem: Any, budget: int) -> Iterator[Theorem]:
+def _sarah(problem: Problem, budget: int) -> Iterator[Theorem]:
     """L1 = 0, a finite sum: sum of E||v_t - grad F(x_t)||^2 over a period m is at most L^2 eta^2 m sum of E||v_t||^2.
 
     Then E F falls by (eta/2) sum E||grad F||^2 in every period, if 1 - L eta - L^2 eta^2 m >= 0, that is for

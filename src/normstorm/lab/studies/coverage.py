@@ -19,6 +19,7 @@ import numpy as np
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.engine.run import run
 from normstorm.problems import registry
+from normstorm.problems.protocol import Problem
 from normstorm.theory.plan import Plan
 from normstorm.theory.planner.planner import plan
 
@@ -75,7 +76,9 @@ def row(
     }
 
 
-def observe(problem: Any, planned: Plan, seeds: int | Sequence[int], *, threads: int | None = None) -> dict[str, Any]:
+def observe(
+    problem: Problem, planned: Plan, seeds: int | Sequence[int], *, threads: int | None = None
+) -> dict[str, Any]:
     """Run the plan once for every seed, in double precision, and compare the average gradient norms with its bound."""
     with jax.enable_x64(True):
         trace = run(problem, from_plan(planned), problem.start(), planned.horizon, seeds, threads=threads)

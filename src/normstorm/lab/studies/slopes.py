@@ -43,7 +43,9 @@ from normstorm.algorithms.catalogue import momentum_nsgd, normalized_storm
 from normstorm.algorithms.core import Algorithm
 from normstorm.engine.run import run
 from normstorm.problems import synthetic
+from normstorm.problems.base import Certified
 from normstorm.problems.noise import coordinate, fourier
+from normstorm.problems.protocol import Problem
 from normstorm.theory.rules import expectation_batch, paper_expectation
 
 HORIZONS = (1_000, 3_162, 10_000, 31_623, 100_000, 316_228, 1_000_000)
@@ -66,18 +68,19 @@ class Law:
 class Setting:
     law: Law
     objective: str
-    problem: Callable[[], Any]
+    problem: Callable[[], Problem]
     judged: bool = True
 
 
-def paper_rule(problem: Any, T: int) -> dict[str, Any]:
+def paper_rule(problem: Problem, T: int) -> dict[str, Any]:
     constants = problem.constants(None, "mean-square")
     K = expectation_batch(constants.sigma1)
     alpha, eta = paper_expectation(constants, T, K, K)
     return {"alpha": alpha, "eta": eta, "K": K}
 
 
-def momentum_rule(problem: Any, T: int) -> dict[str, Any]:
+def momentum_rule(problem: Problem, T: int) -> dict[str, Any]:
+    assert isinstance(problem, Certified)  # L0 of F alone is known of built-in problems
     c, L0 = problem.constants(None, "mean-square"), problem.objective_smoothness()[0]
     alpha = min(1.0, math.sqrt(L0 * c.gap) / (c.sigma0 * math.sqrt(T)))
     return {"alpha": alpha, "eta": math.sqrt(c.gap * alpha / (L0 * T)), "K": 1}

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..checks import finite_array, real
+from normstorm._shared.validate import OPEN_UNIT, finite_array, number, refuse
+
 from ..constants import Constants
 
 Array = npt.NDArray[np.float64]
@@ -147,7 +148,7 @@ def make_case(
     arrays = {name: numbers(name, value) for name, value in given.items()}
     T, alpha, eta, K, k = arrays.values()
     if not isinstance(constants, Constants):
-        raise ValueError(f"bound: constants must be a normstorm.Constants; got constants={constants!r}")
+        refuse("bound", "constants", "a normstorm.Constants", constants)
     try:
         np.broadcast_shapes(*(a.shape for a in arrays.values()))
     except ValueError:
@@ -163,9 +164,7 @@ def make_case(
         if not np.all(ok):
             raise ValueError(f"bound: {name} must be {allowed}; got {name}={given[name]}")
     if delta is not None:
-        if not 0 < real(delta) < 1:
-            raise ValueError(f"bound: delta must be a number in (0, 1); got delta={delta!r}")
-        delta = real(delta)
+        delta = number("bound", "delta", delta, OPEN_UNIT)
     for name in ("L0", "L1", "sigma0", "sigma1", "gap"):
         value = getattr(constants, name)
         if value != 0 and not SMALLEST <= value <= 1 / SMALLEST:
@@ -180,7 +179,7 @@ def numbers(name: str, value: Any) -> Array:
     """An argument of `bound` as an array of finite numbers."""
     array = finite_array(value)
     if array is None:
-        raise ValueError(f"bound: {name} must be a finite number, or an array of them; got {name}={value!r}")
+        refuse("bound", name, "a finite number, or an array of them", value)
     return array
 
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from normstorm._shared import validate
+
 from .. import rules
 from ..certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
-from ..checks import confidence as checked_confidence
-from ..checks import real, whole
 from ..constants import Constants
-from ..plan import Plan, make_terms, round_up
+from ..plan import DEFAULT_CONFIDENCE, Plan, make_terms, round_up
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .solver import Answer, Solver, Triple, natural_units
 
@@ -26,7 +26,7 @@ def plan(
     target: float | None = None,
     horizon: int | None = None,
     budget: int | None = None,
-    confidence: float | None = 0.99,
+    confidence: float | None = DEFAULT_CONFIDENCE,
     rule: str = "sharp",
     batch: int | None = None,
     sub_batch: int | None = None,
@@ -50,16 +50,17 @@ def plan(
     ('ville2', 0.121)
     """
     _check_choice(target, horizon, budget)
-    target = None if target is None else _positive("target", target)
-    horizon = None if horizon is None else _whole("horizon", horizon, 1, MAX_HORIZON)
-    budget = None if budget is None else _whole("budget", budget, 1, MAX_HORIZON)
-    batch = None if batch is None else _whole("batch", batch, 1, MAX_HORIZON)
-    sub_batch = None if sub_batch is None else _sub_batch(sub_batch, batch)
+    target = None if target is None else validate.number("plan", "target", target, validate.POSITIVE)
+    horizon = None if horizon is None else validate.whole("plan", "horizon", horizon, 1, MAX_HORIZON)
+    budget = None if budget is None else validate.whole("plan", "budget", budget, 1, MAX_HORIZON)
+    batch = None if batch is None else validate.whole("plan", "batch", batch, 1, MAX_HORIZON)
+    if sub_batch is not None:
+        most, limit = (MAX_HORIZON, None) if batch is None else (batch, "batch")
+        sub_batch = validate.whole("plan", "sub_batch", sub_batch, 1, most, limit)
     _check_constants(constants)
     confidence = None if confidence is None else _check_confidence(constants, confidence)
     delta = None if confidence is None else 1 - confidence
-    if not isinstance(rule, str) or rule not in RULES:
-        raise ValueError(f"plan: rule must be one of {', '.join(RULES)}; got rule={rule!r}")
+    rule = validate.one_of("plan", "rule", rule, RULES)
     if budget is not None and budget < (batch or sub_batch or 1):
         raise ValueError(f"plan: budget must be an integer >= batch = {batch or sub_batch}; got budget={budget}")
     if rule == "paper":
@@ -192,7 +193,7 @@ def _check_choice(target: object, horizon: object, budget: object) -> None:
 
 
 def _check_confidence(constants: Constants, confidence: object) -> float:
-    level = checked_confidence("plan", confidence, ", or None for a guarantee in expectation")
+    level = validate.confidence("plan", confidence, ", or None for a guarantee in expectation")
     if constants.noise == "mean-square":
         raise ValueError(
             "plan: confidence must be None for constants with noise='mean-square', since high probability needs "
@@ -203,7 +204,7 @@ def _check_confidence(constants: Constants, confidence: object) -> float:
 
 def _check_constants(constants: object) -> None:
     if not isinstance(constants, Constants):
-        raise ValueError(f"plan: constants must be a normstorm.Constants; got constants={constants!r}")
+        validate.refuse("plan", "constants", "a normstorm.Constants", constants)
     if constants.gap == 0:
         raise ValueError(
             "plan: gap must be > 0; got gap=0.0, which says that x1 already minimises F and nothing is left to do"
@@ -244,25 +245,3 @@ def _check_finite(value: float, which: str, horizon: int | None, budget: int | N
         raise ValueError(
             f"plan: horizon, budget and batch must be large enough for a finite bound by {which}; got {given}"
         )
-
-
-def _positive(name: str, value: object) -> float:
-    if 0 < real(value) < math.inf:
-        return real(value)
-    raise ValueError(f"plan: {name} must be a finite number > 0; got {name}={value!r}")
-
-
-def _whole(name: str, value: object, least: int, most: int) -> int:
-    number = whole(value)
-    if number is None or not least <= number <= most:
-        raise ValueError(f"plan: {name} must be an integer in [{least}, {most:.0e}]; got {name}={value!r}")
-    return number
-
-
-def _sub_batch(value: object, batch: int | None) -> int:
-    number = whole(value)
-    if number is not None and 1 <= number <= (MAX_HORIZON if batch is None else batch):
-        return number
-    limit = "batch" if batch is not None else f"{MAX_HORIZON:.0e}"
-    given = f"sub_batch={value!r}" + (f", batch={batch}" if batch is not None else "")
-    raise ValueError(f"plan: sub_batch must be an integer in [1, {limit}]; got {given}")
