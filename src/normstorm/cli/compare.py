@@ -88,12 +88,12 @@ def _write(found: Comparison, *, make_parents: bool) -> None:
     from normstorm.lab.compare.tables import SPEC, TABLES, parquet
     from normstorm.report import compare_page
 
-    content = {f"{name}.parquet": parquet(found, name) for name in TABLES}
-    content |= {SPEC: found.request.to_toml().encode("utf-8"), PAGE: compare_page.page(found).encode("utf-8")}
+    content: dict[str, bytes | str] = {f"{name}.parquet": parquet(found, name) for name in TABLES}
+    content |= {SPEC: found.request.to_toml(), PAGE: compare_page.page(found)}
     directory = found.directory
     try:
         directory.mkdir(parents=make_parents, exist_ok=True)
         for name, written in content.items():
-            files.write(directory / name, written)
+            files.write_atomically(directory / name, written)
     except OSError as error:
         raise ValueError(f"out must be a writable directory; got {directory} ({error.strerror})") from None

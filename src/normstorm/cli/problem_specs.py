@@ -6,12 +6,12 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from normstorm.problems import registry, user
+from normstorm.problems.protocol import Problem
 
 
-def find(problem_spec: str) -> tuple[Any, str]:
+def find(problem_spec: str) -> tuple[Problem, str]:
     """The problem, and a description of it."""
     if problem_spec in registry.PROBLEMS:
         return registry.get(problem_spec), registry.PROBLEMS[problem_spec].description

@@ -45,7 +45,7 @@ def counted(found: Report) -> str:
 
 def save(found: Report, path: Path, request: ReproduceRequest) -> None:
     """Write the page; the file is whole or not there."""
-    files.write(path, page(found, request).encode("utf-8"))
+    files.write_atomically(path, page(found, request))
 
 
 def page(found: Report, request: ReproduceRequest = EVERYTHING) -> str:

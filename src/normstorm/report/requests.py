@@ -12,6 +12,8 @@ from dataclasses import dataclass, fields, replace
 from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
+from normstorm._shared import validate
+
 DEFAULT_PROBLEM, DEFAULT_TARGET, DEFAULT_SEEDS = "dro-regression", 0.1, 32
 MOST_SEEDS, MOST_SAMPLES = 100_000, 10**8
 METAVARS = {float: "NUMBER", int: "INTEGER", tuple[str, ...]: "NAMES", tuple[float, ...]: "NUMBERS", bool: None}
@@ -88,9 +90,8 @@ class RunRequest:
             both = "neither" if self.target is None else f"target={self.target}, budget={self.budget}"
             raise ValueError(f"exactly one of target, budget must be given; got {both}")
         for name, least, most in (("seeds", 1, MOST_SEEDS), ("samples", 2, MOST_SAMPLES)):
-            value = getattr(self, name)
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{name} must be an integer in [{least}, {most}]; got {name}={value}")
+            if getattr(self, name) is not None:
+                validate.whole("run", name, getattr(self, name), least, most)
 
     @property
     def question(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ MOST_LISTED = 20
 
 def save(found: RunReport, path: Path) -> None:
     """Write the page; the file is whole or not there."""
-    files.write(path, page(found).encode("utf-8"))
+    files.write_atomically(path, page(found))
 
 
 def page(found: RunReport) -> str:

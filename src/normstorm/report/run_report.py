@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from normstorm._shared.jsonable import jsonable
 from normstorm._shared.pytrees import dimension
 from normstorm._shared.versions import versions
 from normstorm.solve import Result
@@ -97,7 +97,8 @@ class RunReport:
             "command": self.command,
             "report": self.report,
         }
-        return {key: _finite(value) for key, value in found.items()}
+        plain: dict[str, Any] = jsonable(found)
+        return plain
 
 
 def _listed(x: Any) -> Any:
@@ -105,11 +106,3 @@ def _listed(x: Any) -> Any:
     leaves = jax.tree_util.tree_leaves_with_path(x)
     named = {jax.tree_util.keystr(path): np.asarray(leaf, np.float64).tolist() for path, leaf in leaves}
     return named.get("", named)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
