@@ -4,6 +4,7 @@ import ast
 import inspect
 import shlex
 from dataclasses import MISSING, dataclass, fields
+from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 import normstorm
 from normstorm import plan
 from normstorm.cli.main import COMMANDS, app
-from normstorm.cli.options import given, parsed, with_options
+from normstorm.cli.options import given, parsed, to_whole, with_options
 from normstorm.cli.plan import CONSTANTS, PlanRequest
 from normstorm.report.requests import ReproduceRequest, RunRequest, command, options
 from normstorm.solve import minimize
@@ -52,6 +53,17 @@ def test_an_option_lands_in_its_field_alone(name: str, request_: type, option: A
     for field in fields(request_):
         default = field.default_factory() if field.default is MISSING else field.default
         assert getattr(found, field.name) == (value if field.name == option.name else default)
+
+
+@pytest.mark.parametrize("text", ["1e29", "1" * 30, "-" + "9" * 30, "0", "2.50e1", "1e-0"])
+def test_integers_are_exact(text: str) -> None:
+    assert to_whole("n", text) == Fraction(text)
+
+
+@pytest.mark.parametrize("text", ["1e30", "1e29.5", "1" * 29 + ".5", "1e-999999", "inf", "nan", "", " ", "0x10"])
+def test_what_is_no_integer_is_refused_in_a_sentence(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^n must be an integer of at most 30 digits"):
+        to_whole("n", text)
 
 
 def test_a_field_more_is_an_option_more() -> None:

@@ -26,7 +26,7 @@ def algorithms(params: Params) -> None:
         from normstorm.report import terminal
 
         call, found = parsed(ListInvocation, params), rows()
-    show(found, lambda: terminal.algorithm_parts(found), as_json=call.json)
+    show(lambda: found, lambda: terminal.algorithm_parts(found), as_json=call.json)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -61,7 +61,7 @@ def compare(params: Params) -> None:
         _write(found, make_parents=call.out is None)
     from normstorm.report import compare_terminal
 
-    show(found.to_dict(), lambda: compare_terminal.compare_parts(found), as_json=call.json)
+    show(found.to_dict, lambda: compare_terminal.compare_parts(found), as_json=call.json)
 
 
 def _compared(request: CompareRequest, directory: Path, *, show_bars: bool) -> Comparison:

@@ -86,7 +86,7 @@ def to_whole(name: str, text: str) -> int:
         value = Decimal(text)
     except InvalidOperation:
         value = Decimal("nan")
-    if not value.is_finite() or value.adjusted() >= MOST_DIGITS or value % 1 != 0:
+    if not value.is_finite() or value.adjusted() >= MOST_DIGITS or value != value.to_integral_value():
         allowed = f"an integer of at most {MOST_DIGITS} digits, such as 200000 or 2e5"
         raise ValueError(f"{name} must be {allowed}; got {name}={text}")
     return int(value)

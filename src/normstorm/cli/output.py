@@ -41,10 +41,10 @@ def _sentence(error: ValueError) -> str:
     return re.sub(r"^[A-Za-z_]+: ", "", text)
 
 
-def show(found: Any, parts: Callable[[], Iterable[Any]], *, as_json: bool) -> None:
-    """One JSON object, or the parts on the terminal with an empty line between them."""
+def show(found: Callable[[], Any], parts: Callable[[], Iterable[Any]], *, as_json: bool) -> None:
+    """One JSON object, or the parts on the terminal with an empty line between them; the other one is not made."""
     if as_json:
-        typer.echo(json.dumps(found, indent=2, allow_nan=False))
+        typer.echo(json.dumps(found(), indent=2, allow_nan=False))
         return
     from rich.console import Console
 

@@ -81,8 +81,11 @@ def plan(params: Params) -> None:
         request = parsed(PlanRequest, params)
         call = parsed(PlanInvocation, params)
         found, comparison = _answer(request, call.chart)
-    as_dict = found.to_dict() | {"comparison": comparison}
-    show(as_dict, lambda: _parts(found, comparison, call.chart), as_json=call.json)
+    show(
+        lambda: found.to_dict() | {"comparison": comparison},
+        lambda: _parts(found, comparison, call.chart),
+        as_json=call.json,
+    )
 
 
 def _answer(request: PlanRequest, chart: str | None) -> tuple[Plan, dict[str, Any]]:

@@ -20,7 +20,7 @@ def problems(params: Params) -> None:
         from normstorm.report import terminal
 
         call, found = parsed(ListInvocation, params), rows()
-    show(found, lambda: terminal.problem_parts(found), as_json=call.json)
+    show(lambda: found, lambda: terminal.problem_parts(found), as_json=call.json)
 
 
 def rows() -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def reproduce(params: Params) -> None:
         call = parsed(ReproduceInvocation, params)
         found = _checked(parsed(ReproduceRequest, params), call)
     if call.json:
-        show(found, list, as_json=True)
+        show(lambda: found, list, as_json=True)
     if found["counts"]["fails"]:
         raise typer.Exit(1)
 

@@ -58,7 +58,7 @@ def run(params: Params) -> None:
         found = _solved(request, defaults, call)
     from normstorm.report import terminal
 
-    show(found.to_dict(), lambda: terminal.run_parts(found), as_json=call.json)
+    show(found.to_dict, lambda: terminal.run_parts(found), as_json=call.json)
 
 
 def _solved(request: RunRequest, defaults: tuple[str, ...], call: RunInvocation) -> RunReport:
