@@ -24,11 +24,12 @@ import numpy as np
 from machine import describe
 from pages import choice_table, fill, finals_table, publish, rates_table, speed_line
 
+from normstorm._shared.jsonable import jsonable
 from normstorm.engine.run import cores
 from normstorm.lab.compare.board import TUNED, Bench, Board, Row, board
 from normstorm.lab.compare.methods import METHODS, scales
-from normstorm.lab.compare.spec import Spec
-from normstorm.lab.compare.tables import finite, rows, targets, verdicts
+from normstorm.lab.compare.request import CompareRequest
+from normstorm.lab.compare.tables import rows, targets, verdicts
 from normstorm.problems import registry
 
 RESULTS = Path(__file__).parent / "results"
@@ -39,18 +40,20 @@ QUICK = (
     *("generalized_signstorm", "adagrad_norm", "super_adam", "storm", "storm_plus", "meta_storm", "meta_storm_sg"),
     *("meta_storm_na", "hybrid_sarah_sgd", "spider_2", "l0l1_spider", "page", "mars"),
 )
-SPEED = Spec(("exp-quad", "noisy-valley", "dro-chi2"), QUICK, budget=100_000, seeds=200)
-TABLE = Spec(("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad"), budget=100_000, seeds=128, tune=True)
+SPEED = CompareRequest(("exp-quad", "noisy-valley", "dro-chi2"), QUICK, budget=100_000, seeds=200)
+TABLE = CompareRequest(
+    ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad"), budget=100_000, seeds=128, tune=True
+)
 DECADES = (1_000, 10_000, 100_000, 1_000_000)
 RATED = ("normalized_storm", "momentum_nsgd", "normalized_sgd", "sgd", "momentum_sgd", "storm", "meta_storm")
 
 
-def boards(spec: Spec, threads: int | None) -> list[Board]:
+def boards(request: CompareRequest, threads: int | None) -> list[Board]:
     found = []
-    for place in spec.problems:
+    for name in request.problems:
         started = time.monotonic()
-        found.append(board(spec, place, registry.get(place), threads=threads))
-        print(f"{place}: {time.monotonic() - started:.0f} s", flush=True)
+        found.append(board(request, name, registry.get(name), threads=threads))
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
     return found
 
 
@@ -60,13 +63,13 @@ def machine() -> dict[str, Any]:
 
 def speed(threads: int | None) -> None:
     started, found = time.monotonic(), []
-    for place in SPEED.problems:
-        problem = registry.get(place)
+    for name in SPEED.problems:
+        problem = registry.get(name)
         known = scales(problem, SPEED.budget)
-        bench = Bench(SPEED, place, problem, threads or cores(), None)
+        bench = Bench(SPEED, name, problem, threads or cores(), None)
         settings = {name: [METHODS[name].default(known)] for name in SPEED.algorithms}
         found += [one for measured in bench.measure("runs", settings, bench.seeds).values() for one in measured]
-        print(f"{place}: {time.monotonic() - started:.0f} s", flush=True)
+        print(f"{name}: {time.monotonic() - started:.0f} s", flush=True)
     report = {
         "machine": machine(),
         "spec": asdict(SPEED),
@@ -86,8 +89,10 @@ def table(threads: int | None) -> None:
         "machine": machine(),
         "spec": asdict(TABLE),
         "seconds": time.monotonic() - started,
-        "problems": [{"problem": b.place, "exact": b.exact, "targets": list(b.targets)} for b in found],
-        **{name: finite(make(found)) for name, make in (("rows", rows), ("targets", targets), ("verdicts", verdicts))},
+        "problems": [{"problem": b.problem_spec, "exact": b.exact, "targets": list(b.targets)} for b in found],
+        **{
+            name: jsonable(make(found)) for name, make in (("rows", rows), ("targets", targets), ("verdicts", verdicts))
+        },
     }
     publish(RESULTS / "comparison-table.json", report, "../README.md", "comparison-table", choice_table(report))
     fill("how-to-choose.md", "comparison-finals", finals_table(report))
@@ -97,8 +102,8 @@ def table(threads: int | None) -> None:
 def slopes(threads: int | None) -> None:
     started, found = time.monotonic(), []
     for budget in DECADES:
-        spec = Spec(("noisy-valley",), RATED, budget=budget, seeds=128, tune=True, targets=(0.1,))
-        (one,) = boards(spec, threads)
+        request = CompareRequest(("noisy-valley",), RATED, budget=budget, seeds=128, tune=True, targets=(0.1,))
+        (one,) = boards(request, threads)
         found.extend(_rate(budget, row, one) for row in one.rows if row.kind == TUNED and None in row.goals)
     report = {"machine": machine(), "budgets": DECADES, "seconds": time.monotonic() - started, "rows": found}
     publish(RESULTS / "comparison-slopes.json", report, "how-to-choose.md", "comparison-slopes", rates_table(report))

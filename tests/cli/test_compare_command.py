@@ -11,7 +11,7 @@ import own
 import pyarrow.parquet as pq
 import pytest
 
-from normstorm.lab.compare.spec import make, read
+from normstorm.lab.compare.request import CompareRequest
 
 OWN = f"{Path(own.__file__)}:problem"
 WORDS = ["--problems", OWN, "--algorithms", "sgd,muon", "--budget", "600", "--seeds", "8", "--targets", "1.5,1"]
@@ -40,8 +40,10 @@ def test_json_tables_and_page(run) -> None:
     assert [v["target"] for v in found["verdicts"]] == [1.5, 1.0, None]
     assert {path.name for path in Path("build/compare").iterdir()} == FILES
     assert pq.read_table("build/compare/verdicts.parquet").to_pylist() == found["verdicts"]
-    asked = make({"problems": [OWN], "algorithms": ["sgd", "muon"], "budget": 600, "seeds": 8, "targets": [1.5, 1]})
-    assert read("build/compare/spec.toml", {}) == asked
+    asked = CompareRequest.from_dict(
+        {"problems": [OWN], "algorithms": ["sgd", "muon"], "budget": 600, "seeds": 8, "targets": [1.5, 1]}
+    )
+    assert CompareRequest.from_file("build/compare/spec.toml", {}) == asked
 
     words = found["command"].split()[1:]
     code, out, err = run(*words, "--no-progress")

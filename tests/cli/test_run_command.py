@@ -17,10 +17,11 @@ import own
 import pytest
 
 from normstorm import Constants, minimize, plan
-from normstorm.cli.listings import CATALOGUE
+from normstorm.algorithms.catalogue import CATALOGUE
 from normstorm.problems.registry import PROBLEMS
+from normstorm.report.requests import RunRequest
 from normstorm.report.run_page import page
-from normstorm.report.run_report import Outcome
+from normstorm.report.run_report import RunReport
 from normstorm.theory.plan import round_up
 
 OWN = f"{Path(own.__file__)}:problem"
@@ -38,14 +39,14 @@ def precision() -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def outcome() -> Outcome:
+def report() -> RunReport:
     """The run of `SAME`, without the command."""
     problem = PROBLEMS["quadratic"].make()
     with jax.enable_x64(True):
         result = minimize(problem, target=0.5, confidence=0.95, seeds=4, samples=200, progress=False)
-    question = {"target": 0.5, "budget": None, "confidence": 0.95, "seeds": 4, "choose": "two-phase", "samples": 200}
+    request = RunRequest("quadratic", target=0.5, confidence=0.95, seeds=4, samples=200)
     date = datetime(2026, 1, 2, tzinfo=UTC)
-    return Outcome(problem, "quadratic", "a <b>sum</b>", question, ("choose",), result, 1.5, date, "page.html")
+    return RunReport(problem, request, "a <b>sum</b>", ("choose",), result, 1.5, date, "page.html")
 
 
 class Page(HTMLParser):
@@ -76,14 +77,14 @@ class Page(HTMLParser):
         return " ".join(self.words)
 
 
-def test_json_is_the_run(run, outcome: Outcome) -> None:
+def test_json_is_the_run(run, report: RunReport) -> None:
     code, out, err = run("run", *SAME, "--json", "--report", "page.html")
     found = json.loads(out)
-    expected = json.loads(json.dumps(outcome.to_dict()))
+    expected = json.loads(json.dumps(report.to_dict()))
     assert (code, err) == (0, "") and found.keys() == expected.keys()
     differ = {key for key in found if found[key] != expected[key]}
     assert differ == {"problem", "seconds"}, "the description and the clock alone are the fixture's own"
-    constants = outcome.problem.constants()
+    constants = report.problem.constants()
     assert found["constants"] == constants.to_dict()
     compared = found["plan"].pop("comparison")
     assert found["plan"] == json.loads(json.dumps(plan(constants, target=0.5, confidence=0.95).to_dict()))
@@ -110,33 +111,34 @@ def test_a_users_file(run) -> None:
     assert own.NAME not in text and own.NAME in Page(text).text
 
 
-def test_table(run, outcome: Outcome) -> None:
+def test_table(run, report: RunReport) -> None:
     code, out, err = run("run", *SAME, "--no-progress")
     shown = " ".join(out.split())
-    result = outcome.result
+    result = report.result
     assert (code, err) == (0, "")
     for sentence in (result.plan.guarantee, result.certificate.guarantee, result.promise, "Defaults: choose."):
         assert sentence in shown
-    assert f"maximum {round_up(outcome.observed['mean_grad_norm']['max'])} {round_up(result.plan.bound)}" in shown
+    assert f"maximum {round_up(report.observed['mean_grad_norm']['max'])} {round_up(result.plan.bound)}" in shown
     assert "violations 0 of 4" in shown and f"the returned point {result.sample_gradients:,}" in shown
     assert out.splitlines()[-1] == "report: build/run.html" and Path("build/run.html").is_file()
     assert all(len(line) <= 80 for line in out.splitlines())
     assert "\x1b" not in out
 
 
-def test_page_stands_alone_and_escapes(outcome: Outcome) -> None:
+def test_page_stands_alone_and_escapes(report: RunReport) -> None:
     hostile = SimpleNamespace(name=HOSTILE, is_exact=True, infimum=0.0, infimum_kind="exact")
-    outcome = replace(outcome, problem=hostile, place=f"{HOSTILE}.py:x", report='"><img src=x>.html')
-    text = page(outcome)
+    asked = replace(report.request, problem=f"{HOSTILE}.py:x")
+    report = replace(report, problem=hostile, request=asked, report='"><img src=x>.html')
+    text = page(report)
     found = Page(text)
     assert found.loads == [] and found.open == []
     assert not re.search(r"(import|from|@import|url)\s*\(?['\"]?https?:", text)
     assert "default-src 'none'" in text
     assert HOSTILE in found.text and "a <b>sum</b>" in found.text
     assert HOSTILE not in text and "<b>" not in text
-    plan_, certificate = outcome.result.plan, outcome.result.certificate
-    precision = outcome.result.precision
-    for sentence in (plan_.guarantee, certificate.guarantee, outcome.result.promise, outcome.command):
+    plan_, certificate = report.result.plan, report.result.certificate
+    precision = report.result.precision
+    for sentence in (plan_.guarantee, certificate.guarantee, report.result.promise, report.command):
         assert sentence in found.text
     assert precision.statement in found.text and "float64" in found.text and "Warning" not in found.text
     assert repr(plan_.eta) in found.text and all(term.meaning in found.text for term in plan_.terms)
@@ -145,13 +147,13 @@ def test_page_stands_alone_and_escapes(outcome: Outcome) -> None:
     assert [name for name in ("gradient", "value", "error") if f'vegaEmbed("#{name}"' not in text] == []
 
 
-def test_diverged_seeds_are_shown(outcome: Outcome) -> None:
-    trace = outcome.result.trace
+def test_diverged_seeds_are_shown(report: RunReport) -> None:
+    trace = report.result.trace
     lost = np.array([0, 0, 17, 0])
     means = np.where(lost > 0, np.inf, trace.mean_grad_norm)
     norms = np.where((lost > 0)[:, None] & (trace.record_steps >= 17), np.nan, trace.grad_norm)
     broken = replace(trace, diverged_at=lost, mean_grad_norm=means, grad_norm=norms, value=norms, error=norms)
-    found = replace(outcome, result=replace(outcome.result, trace=broken))
+    found = replace(report, result=replace(report.result, trace=broken))
     shown = Page(page(found)).text
     assert "diverged seeds 1 of 4" in shown and "seeds above the bound 1 of 4" in shown
     assert "Diverged seeds seed step of the first number that is not finite 2 17" in shown
@@ -160,22 +162,22 @@ def test_diverged_seeds_are_shown(outcome: Outcome) -> None:
     assert observed["mean_grad_norm"]["max"] is None and observed["mean_grad_norm"]["median"] > 0
 
 
-def test_too_few_digits_are_a_warning_on_the_page(outcome: Outcome) -> None:
-    precision = replace(outcome.result.precision, dtype="float32", step_lost=0.4, bound=np.inf)
-    found = replace(outcome, result=replace(outcome.result, precision=precision))
+def test_too_few_digits_are_a_warning_on_the_page(report: RunReport) -> None:
+    precision = replace(report.result.precision, dtype="float32", step_lost=0.4, bound=np.inf)
+    found = replace(report, result=replace(report.result, precision=precision))
     shown = Page(page(found)).text
     assert f"Warning. {precision.statement}" in shown and "not kept in float32" in shown and "no bound follows" in shown
     shown = json.loads(json.dumps(found.to_dict(), allow_nan=False))["precision"]
     assert shown["adequate"] is False and shown["bound"] is None and shown["step_lost"] == 0.4
 
 
-def test_sampled_problems_say_what_cannot_be_seen(outcome: Outcome) -> None:
+def test_sampled_problems_say_what_cannot_be_seen(report: RunReport) -> None:
     blind = SimpleNamespace(name="blind", is_exact=False, infimum=None, infimum_kind="unknown")
-    trace = replace(outcome.result.trace, mean_grad_norm=np.full(4, np.nan))
-    found = replace(outcome, problem=blind, result=replace(outcome.result, trace=trace))
+    trace = replace(report.result.trace, mean_grad_norm=np.full(4, np.nan))
+    found = replace(report, problem=blind, result=replace(report.result, trace=trace))
     shown = Page(page(found)).text
     assert "not observable" in shown and "There are no charts" in shown and "diverged seeds 0 of 4" in shown
-    assert "nan" not in shown and outcome.result.certificate.guarantee in shown
+    assert "nan" not in shown and report.result.certificate.guarantee in shown
     assert "vegaEmbed" not in page(found)
     observed = json.loads(json.dumps(found.to_dict(), allow_nan=False))["observed"]
     assert observed["mean_grad_norm"] == dict.fromkeys(OBSERVED) and observed["violations"] is None

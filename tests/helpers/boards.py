@@ -9,7 +9,7 @@ from normstorm.algorithms.catalogue import CATALOGUE
 from normstorm.lab.compare.board import DEFAULT, THEOREM, TUNED, Board, Measured, Row
 from normstorm.lab.compare.methods import Scales
 from normstorm.lab.compare.paths import Paths
-from normstorm.lab.compare.spec import Spec
+from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import Comparison
 
 BUDGET, SEEDS, TARGETS = 1000, 20, (0.4, 0.2)
@@ -30,24 +30,26 @@ def measured(speed: float, lost: int = 0, seeds: int = SEEDS) -> Measured:
 
 
 def board(
-    place: str, speeds: dict[str, float | None], *, lost: dict[str, int] | None = None, tune: bool = True
+    problem_spec: str, speeds: dict[str, float | None], *, lost: dict[str, int] | None = None, tune: bool = True
 ) -> Board:
     """Default, theorem and (with `tune`) tuned rows of these speeds; None: cannot run."""
     rows = []
     for name, speed in speeds.items():
         if speed is None:
-            rows.append(Row(place, name, DEFAULT, DEFAULT, reason=REASON))
+            rows.append(Row(problem_spec, name, DEFAULT, DEFAULT, reason=REASON))
             continue
         gone = (lost or {}).get(name, 0)
-        rows.append(Row(place, name, DEFAULT, DEFAULT, measured(speed, gone)))
-        rows.append(Row(place, name, THEOREM, "constants known, expectation", measured(speed / 3, gone)))
+        rows.append(Row(problem_spec, name, DEFAULT, DEFAULT, measured(speed, gone)))
+        rows.append(Row(problem_spec, name, THEOREM, "constants known, expectation", measured(speed / 3, gone)))
         if tune:
             label = "tuned for the budget, 0.4, 0.2"
-            rows.append(Row(place, name, TUNED, label, measured(2 * speed, gone), None, (None, *TARGETS), 54_000))
-    return Board(place, True, BUDGET, TARGETS, KNOWN.to_dict(), SCALES, tuple(rows))
+            rows.append(
+                Row(problem_spec, name, TUNED, label, measured(2 * speed, gone), None, (None, *TARGETS), 54_000)
+            )
+    return Board(problem_spec, True, BUDGET, TARGETS, KNOWN.to_dict(), SCALES, tuple(rows))
 
 
 def comparison(boards: list[Board], *, tune: bool = True, report: str = "there/compare.html") -> Comparison:
     names = tuple(name for name in CATALOGUE if any(name == row.algorithm for b in boards for row in b.rows))
-    spec = Spec(tuple(b.place for b in boards), names, BUDGET, SEEDS, TARGETS, tune)
-    return Comparison(spec, tuple(boards), 12.5, datetime(2026, 1, 2, tzinfo=UTC), report)
+    request = CompareRequest(tuple(b.problem_spec for b in boards), names, BUDGET, SEEDS, TARGETS, tune)
+    return Comparison(request, tuple(boards), 12.5, datetime(2026, 1, 2, tzinfo=UTC), report)

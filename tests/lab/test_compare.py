@@ -3,6 +3,7 @@
 import io
 import json
 from dataclasses import replace
+from html import unescape
 from threading import Event
 from types import SimpleNamespace
 
@@ -18,20 +19,20 @@ from normstorm.lab.compare import board as compare
 from normstorm.lab.compare.board import DEFAULT, TUNED, Bench, board
 from normstorm.lab.compare.methods import METHODS, build, scales
 from normstorm.lab.compare.quantiles import Estimate
-from normstorm.lab.compare.spec import Spec, make
+from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import TABLES, parquet
 from normstorm.problems import registry
 from normstorm.report.compare_page import page
-from normstorm.report.compare_terminal import report
+from normstorm.report.compare_terminal import compare_parts
 from normstorm.report.compare_words import interval, listed, mean_ranks, number, verdict
 
 BUDGET, SEEDS = 2000, 8
 SPEEDS = {"sgd": 0.01, "storm": 0.02, "momentum_sgd": 0.0101, "nigt": 0.0001, "muon": None}
 
 
-def small(**changes: object) -> Spec:
+def small(**changes: object) -> CompareRequest:
     given = {"problems": ["exp-quad"], "algorithms": ["sgd", "momentum_sgd", "page", "muon"]}
-    return make(given | {"budget": BUDGET, "seeds": SEEDS, "tune-seeds": 4} | changes)
+    return CompareRequest.from_dict(given | {"budget": BUDGET, "seeds": SEEDS, "tune-seeds": 4} | changes)
 
 
 @pytest.fixture(scope="module")
@@ -71,12 +72,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     return found
 
 
-@pytest.mark.parametrize("place", ["noisy-valley", "least-squares"])
-def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], place: str) -> None:
-    problem = registry.get(place)
+@pytest.mark.parametrize("problem_spec", ["noisy-valley", "least-squares"])
+def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], problem_spec: str) -> None:
+    problem = registry.get(problem_spec)
     size = getattr(problem, "size", None)
-    spec = Spec((place,), budget=BUDGET, seeds=6, tune=True, tune_seeds=3, first_seed=10)
-    found = board(spec, place, problem, threads=1)
+    request = CompareRequest((problem_spec,), budget=BUDGET, seeds=6, tune=True, tune_seeds=3, first_seed=10)
+    found = board(request, problem_spec, problem, threads=1)
     for call in calls:
         if call.algorithm.name == "page":
             steps = call.algorithm.steps(BUDGET, size)
@@ -100,8 +101,8 @@ def test_budgets_are_equal_and_seeds_apart(calls: list[SimpleNamespace], place: 
 
 
 def test_what_the_budget_does_not_pay_has_a_reason(calls: list[SimpleNamespace]) -> None:
-    spec = Spec(("noisy-valley",), ("sgd", "spider_2"), budget=100, seeds=2, tune=True)
-    found = board(spec, "noisy-valley", registry.get("noisy-valley"), threads=1)
+    request = CompareRequest(("noisy-valley",), ("sgd", "spider_2"), budget=100, seeds=2, tune=True)
+    found = board(request, "noisy-valley", registry.get("noisy-valley"), threads=1)
     assert [row.reason for row in found.rows if row.algorithm == "spider_2"] == [
         "spider_2: budget must be at least the cost 400 of the first step; got budget=100"
     ]
@@ -249,8 +250,8 @@ def test_page() -> None:
     found = made()
     text = page(found)
     assert all(text.count(f"<td>{name}</td>") >= 8 for name in SPEEDS if name != "muon")
-    assert f"Cannot run: muon ({boards.REASON.partition(': ')[2]})" in text.replace("&#x27;", "'")
-    assert "<b>own" not in text and "&lt;b&gt;own&lt;/b&gt; &amp; &#x27;mine&#x27;.py:x" in text
+    assert f"Cannot run: muon ({boards.REASON.partition(': ')[2]})" in unescape(text)
+    assert "<b>own" not in text and "&lt;b&gt;own&lt;/b&gt; &amp; &#39;mine&#39;.py:x" in text
     assert "seeds = 20\ntargets = [0.4, 0.2]\ntune = true" in text
     assert found.command in text and f"{found.asked:,} sample gradients" in text
     assert [name for name in ("heat", "curves-0", "curves-1") if f'vegaEmbed("#{name}"' not in text] == []
@@ -263,7 +264,7 @@ def test_page() -> None:
 def test_terminal() -> None:
     out = io.StringIO()
     console = Console(file=out, width=80, highlight=False)
-    for part in report(made()):
+    for part in compare_parts(made()):
         console.print(part, soft_wrap=isinstance(part, str), markup=False)
     text = out.getvalue()
     lines = text.splitlines()

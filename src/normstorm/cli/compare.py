@@ -1,135 +1,99 @@
-"""The command `normstorm compare`: parse, call, print."""
+"""The command `normstorm compare`."""
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Annotated
 
 from normstorm._shared import files
+from normstorm.lab.compare.request import CompareRequest
 
-from .commands import Json, print_parts, refusing
-from .options import Given, text, to_number, to_whole, whole
+from .options import Params, given, parsed, with_options
+from .output import JSON_HELP, NO_PROGRESS_HELP, exit_on_error, show
+from .progress import bars
+
+if TYPE_CHECKING:
+    from normstorm.lab.compare.tables import Comparison
 
 OUT = Path("build/compare")
 PAGE = "compare.html"
 
 
-def compare(
-    context: typer.Context,
-    problems: Annotated[Given, text("--problems", "NAMES", "With commas: names, or path/to/file.py:name.")] = None,
-    algorithms: Annotated[Given, text("--algorithms", "NAMES", "With commas; all if left out.")] = None,
-    budget: Annotated[Given, whole("--budget", "Sample gradients of every run.")] = None,
-    seeds: Annotated[Given, whole("--seeds", "Independent runs of every setting.")] = None,
-    targets: Annotated[Given, text("--targets", "NUMBERS", "With commas; chosen from the runs if left out.")] = None,
-    tune: Annotated[bool, typer.Option("--tune", help="One small search for every algorithm.")] = False,
-    tune_seeds: Annotated[Given, whole("--tune-seeds", "Runs of every setting in the search.")] = None,
-    first_seed: Annotated[Given, whole("--first-seed", "The first of the seeds.")] = None,
-    spec: Annotated[Given, text("--spec", "FILE", "A TOML file of the above; flags win.")] = None,
-    out: Annotated[Given, text("--out", "DIRECTORY", f"Page and tables; {OUT} if left out.")] = None,
-    as_json: Json = False,
-    no_progress: Annotated[bool, typer.Option("--no-progress", help="No progress bar.")] = False,
-) -> None:
+@dataclass(frozen=True)
+class CompareInvocation:
+    """What belongs to one call; the request may come from a file."""
+
+    spec: Annotated[str | None, "A TOML file of the above; flags win.", "FILE"] = None
+    out: Annotated[str | None, f"Page and tables; {OUT} if left out.", "DIRECTORY"] = None
+    json: Annotated[bool, JSON_HELP] = False
+    no_progress: Annotated[bool, NO_PROGRESS_HELP] = False
+
+    @property
+    def directory(self) -> Path:
+        """Where everything goes: a directory that is there, or that can be made in one that is."""
+        path = OUT if self.out is None else Path(self.out)
+        above = next(p for p in (path, *path.parents) if p.exists())
+        deep = self.out is not None and not path.exists() and above != path.parent
+        if self.out == "" or deep or not above.is_dir() or not os.access(above, os.W_OK):
+            shown = "an empty name" if self.out == "" else path
+            raise ValueError(f"out must be a writable directory, or lie in one; got {shown}")
+        return path
+
+
+@with_options(CompareRequest, CompareInvocation)
+def compare(params: Params) -> None:
     """Run algorithms side by side at equal sample gradients; write one page and Parquet tables.
 
     Without arguments: every algorithm on four problems, with default settings.
     """
-    with refusing("compare"):
-        found = _compared(context.params)
-    if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, allow_nan=False))
-    else:
-        from normstorm.report import compare_terminal as compare_tables
+    with exit_on_error("compare"):
+        call, options = parsed(CompareInvocation, params), given(CompareRequest, params)
+        directory = call.directory
+        if call.spec is None:
+            request = CompareRequest.from_dict(options)
+        else:
+            request = CompareRequest.from_file(call.spec, options)
+        found = _compared(request, directory, show_bars=not call.no_progress)
+        _write(found, make_parents=call.out is None)
+    from normstorm.report import compare_terminal
 
-        print_parts(compare_tables.report(found))
+    show(found.to_dict, lambda: compare_terminal.compare_parts(found), as_json=call.json)
 
 
-def _compared(given: dict[str, Any]) -> Any:
-    """Everything that can be refused without work is refused first; files come last, the page after the tables."""
-    asked = _asked(given)
-    place = _directory(given["out"])
+def _compared(request: CompareRequest, directory: Path, *, show_bars: bool) -> Comparison:
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-    from normstorm.lab.compare import spec
     from normstorm.lab.compare.board import board
-    from normstorm.lab.compare.tables import SPEC, TABLES, Comparison, parquet
+    from normstorm.lab.compare.tables import Comparison
+
+    from . import problem_specs
+
+    problems = [problem_specs.find(spec)[0] for spec in request.problems]
+    started, boards = time.monotonic(), []
+    with bars(show_bars) as progress:
+        for spec, problem in zip(request.problems, problems, strict=True):
+            with problem_specs.user_errors(spec):
+                boards.append(board(request, spec, problem, progress=progress))
+    seconds = time.monotonic() - started
+    return Comparison(request, tuple(boards), seconds, datetime.now().astimezone(), str(directory / PAGE))
+
+
+def _write(found: Comparison, *, make_parents: bool) -> None:
+    """Files come last, the page after the tables."""
+    from normstorm.lab.compare.tables import SPEC, TABLES, parquet
     from normstorm.report import compare_page
 
-    from . import listings as catalogue
-
-    wanted = spec.make(asked) if given["spec"] is None else spec.read(given["spec"], asked)
-    problems = [catalogue.find(name)[0] for name in wanted.problems]
-    started, boards = time.monotonic(), []
-    with _progress(not given["no_progress"]) as progress:
-        for name, problem in zip(wanted.problems, problems, strict=True):
-            with catalogue.own_code(name):
-                boards.append(board(wanted, name, problem, progress=progress))
-    seconds = time.monotonic() - started
-    found = Comparison(wanted, tuple(boards), seconds, datetime.now().astimezone(), str(place / PAGE))
-    content = {f"{name}.parquet": parquet(found, name) for name in TABLES}
-    content |= {SPEC: wanted.to_toml().encode("utf-8"), PAGE: compare_page.page(found).encode("utf-8")}
+    content: dict[str, bytes | str] = {f"{name}.parquet": parquet(found, name) for name in TABLES}
+    content |= {SPEC: found.request.to_toml(), PAGE: compare_page.page(found)}
+    directory = found.directory
     try:
-        place.mkdir(parents=given["out"] is None, exist_ok=True)
+        directory.mkdir(parents=make_parents, exist_ok=True)
         for name, written in content.items():
-            files.write(place / name, written)
+            files.write_atomically(directory / name, written)
     except OSError as error:
-        raise ValueError(f"out must be a writable directory; got {place} ({error.strerror})") from None
-    return found
-
-
-def _asked(given: dict[str, Any]) -> dict[str, Any]:
-    """Flags that were given, as values of a spec."""
-    found: dict[str, Any] = {name: to_whole(name, given[name]) for name in ("budget", "seeds")}
-    found |= {name: to_whole(name.replace("_", "-"), given[name]) for name in ("tune_seeds", "first_seed")}
-    found |= {name: _listed(given[name]) for name in ("problems", "algorithms")}
-    if given["targets"] is not None:
-        found["targets"] = [to_number("targets", part) for part in _listed(given["targets"]) or []]
-    if given["tune"]:
-        found["tune"] = True
-    return {name: value for name, value in found.items() if value is not None}
-
-
-def _listed(given: Given) -> list[str] | None:
-    return None if given is None else [part.strip() for part in given.split(",")]
-
-
-def _directory(given: Given) -> Path:
-    """Where everything goes: a directory that is there, or that can be made in one that is."""
-    path = OUT if given is None else Path(given)
-    above = next(p for p in (path, *path.parents) if p.exists())
-    deep = given is not None and not path.exists() and above != path.parent
-    if given == "" or deep or not above.is_dir() or not os.access(above, os.W_OK):
-        shown = "an empty name" if given == "" else path
-        raise ValueError(f"out must be a writable directory, or lie in one; got {shown}")
-    return path
-
-
-@contextmanager
-def _progress(wanted: bool) -> Iterator[Any]:
-    """A bar for every problem and stage, on the terminal's other channel; None if it is not wanted."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    console = Console(stderr=True)
-    if not (wanted and console.is_terminal):
-        yield None
-        return
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    with Progress(*columns, console=console) as bars:
-        tasks: dict[str, Any] = {}
-
-        def show(place: str, what: str, done: int, total: int) -> None:
-            name = f"{place}: {what}"
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
-            bars.update(tasks[name], completed=done)
-
-        yield show
+        raise ValueError(f"out must be a writable directory; got {directory} ({error.strerror})") from None

@@ -26,7 +26,7 @@ def heat_map(found: Comparison) -> dict[str, Any]:
     ranks = mean_ranks(found)
     order = sorted(ranks, key=lambda name: ranks[name])
     base = alt.Chart(alt.InlineData(values=cells)).encode(
-        x=alt.X("problem:N", sort=list(found.spec.problems), title=None, axis=_names(len(found.boards))),
+        x=alt.X("problem:N", sort=list(found.request.problems), title=None, axis=_names(len(found.boards))),
         y=alt.Y("algorithm:N", sort=order, title=None, axis=alt.Axis(grid=False, domain=False, labelLimit=160)),
         tooltip=["algorithm:N", "problem:N", "target:N", "median:N", alt.Tooltip("ratio:Q", format=".3g"), "why:N"],
     )
@@ -56,7 +56,7 @@ def _cells(board: Board) -> Iterator[dict[str, Any]]:
     best = min((board.seen(row, goal).value for row in rows.values() if row.measured is not None), default=math.inf)
     for name, row in rows.items():
         missing = state(board, row, goal)
-        cell = {"algorithm": name, "problem": board.place, "target": "none" if goal is None else f"{goal:g}"}
+        cell = {"algorithm": name, "problem": board.problem_spec, "target": "none" if goal is None else f"{goal:g}"}
         if missing is None:
             seen = board.seen(row, goal)
             ratio = seen.value / best
@@ -84,7 +84,7 @@ def curves(found: Comparison, board: Board) -> dict[str, Any]:
     points = [
         {name: b[name] for name in ("algorithm", "setting", "cost", "q05", "median", "q95")}
         for b in found.bands
-        if b["problem"] == board.place and (b["algorithm"], b["kind"], b["setting"]) in chosen
+        if b["problem"] == board.problem_spec and (b["algorithm"], b["kind"], b["setting"]) in chosen
     ]
     low, top = _range(points)
     values = [_drawn(point, top) for point in points]

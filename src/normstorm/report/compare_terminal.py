@@ -15,14 +15,14 @@ from normstorm.lab.compare.tables import SPEC, TABLES, Comparison
 from .compare_words import average, contest, goal_words, lost, measured, refusals, samples, summary, verdict
 
 
-def report(found: Comparison) -> Iterator[RenderableType]:
+def compare_parts(found: Comparison) -> Iterator[RenderableType]:
     """What was run, the winners, every problem, and where the rest is."""
     yield Text(summary(found))
     yield _winners(found)
     for board in found.boards:
         yield _board(board)
         yield Text(" ".join((measured(board), *refusals(board), lost(board))).strip())
-    yield f"tables: {', '.join(f'{name}.parquet' for name in TABLES)} and {SPEC} in {found.place}"
+    yield f"tables: {', '.join(f'{name}.parquet' for name in TABLES)} and {SPEC} in {found.directory}"
     yield f"page: {found.report}"
 
 
@@ -38,13 +38,13 @@ def _winners(found: Comparison) -> Table:
     table = _table("Winners", "problem", "goal", "winner", "median [95 % interval]")
     for board in found.boards:
         for goal in (*board.targets, None):
-            table.add_row(board.place, goal_words(goal), *verdict(board, goal))
+            table.add_row(board.problem_spec, goal_words(goal), *verdict(board, goal))
     return table
 
 
 def _board(board: Board) -> Table:
     """One line an algorithm, each column with the setting of its own contest; other settings are on the page."""
-    title = f"{board.place}: average at the budget, and median sample gradients to each target"
+    title = f"{board.problem_spec}: average at the budget, and median sample gradients to each target"
     table = _table(title, "algorithm", "setting", "average", *(f"{t:g}" for t in board.targets), "diverged")
     for column in table.columns[2:]:
         column.justify = "right"

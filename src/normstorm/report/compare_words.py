@@ -126,16 +126,17 @@ def lost(board: Board) -> str:
 
 def summary(found: Comparison) -> str:
     """What was run and what it cost, as a paragraph."""
-    spec = found.spec
-    last = spec.first_seed + spec.seeds
+    request = found.request
+    last = request.first_seed + request.seeds
     told = [
-        f"{_plural(len(spec.algorithms), 'algorithm')} on {_plural(len(spec.problems), 'problem')}: "
-        f"{spec.budget:,} sample gradients for every run, seeds {spec.first_seed} to {last - 1} for every setting.",
+        f"{_plural(len(request.algorithms), 'algorithm')} on {_plural(len(request.problems), 'problem')}: "
+        f"{request.budget:,} sample gradients for every run, "
+        f"seeds {request.first_seed} to {last - 1} for every setting.",
         f"In all {found.asked:,} sample gradients in {found.seconds:,.0f} seconds",
     ]
-    if spec.tune:
+    if request.tune:
         told[-1] += (
-            f"; of these the search asked {found.searched:,}, with seeds {last} to {last + spec.tune_seeds - 1}, "
+            f"; of these the search asked {found.searched:,}, with seeds {last} to {last + request.tune_seeds - 1}, "
             "which the comparison does not use."
         )
     else:
@@ -149,7 +150,7 @@ def summary(found: Comparison) -> str:
 
 def mean_ranks(found: Comparison) -> dict[str, float]:
     """Over the problems; whoever cannot run has the last rank."""
-    names = found.spec.algorithms
+    names = found.request.algorithms
     ranks: dict[str, list[float]] = {name: [] for name in names}
     for board in found.boards:
         order = [row.algorithm for row in contest(board)]

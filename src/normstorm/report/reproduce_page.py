@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,15 @@ from normstorm._shared import files
 from normstorm._shared.versions import versions
 from normstorm.lab.claims import FAILS, HOLDS, OPEN, Finding
 
-from . import curves
-from . import html as pages
+from . import curves, html
 from .html import Row
+from .requests import ReproduceRequest, command
 
 Report = Mapping[str, Any]
+RULES = ("rule", "judged", "holds")
 SUMMARY = ("name", "claim", "verdict", "seconds")
+EVERYTHING = ReproduceRequest()
 MARKS = {True: "yes", False: "no"}
-INTRODUCTION = (
-    "Each claim is a sentence with a place, a measurement, and rules with margins; where a pilot changed a setting or "
-    "a range, the notes say so. A claim holds if all its judged rules do. Rules that are not judged are comparisons "
-    "that the source does not certainly make; they are shown with what was seen and do not count."
-)
 
 
 def report(findings: Sequence[Finding], date: datetime) -> dict[str, Any]:
@@ -47,36 +43,36 @@ def counted(found: Report) -> str:
     return f"{head}; {found['seconds']:.0f} seconds."
 
 
-def save(found: Report, path: Path) -> None:
+def save(found: Report, path: Path, request: ReproduceRequest) -> None:
     """Write the page; the file is whole or not there."""
-    files.write(path, page(found).encode("utf-8"))
+    files.write_atomically(path, page(found, request))
 
 
-def page(found: Report) -> str:
-    """The whole page."""
-    charts = {c["name"]: curves.lines(c["chart"]).to_dict() for c in found["claims"] if c["chart"] is not None}
-    body = "\n".join(_sections(found))
-    date = f"{datetime.fromisoformat(found['date']):%d %B %Y}"
-    return pages.document(f"normstorm reproduce: {date}", "The claims, checked", date, body, charts)
-
-
-def _sections(found: Report) -> Iterator[str]:
+def page(found: Report, request: ReproduceRequest = EVERYTHING) -> str:
+    """The whole page, of templates/reproduce.html."""
     n = found["counts"]
-    yield f"<p>{escape(INTRODUCTION)}</p>"
-    yield pages.tiles([("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")])
-    yield pages.table("Summary", SUMMARY, _summary(found), wide=True)
-    for claim in found["claims"]:
-        yield f"<h2>{escape(claim['title'])}: {escape(claim['verdict'])}</h2>"
-        yield f"<p>{escape(claim['statement'])} <small>({escape(claim['place'])})</small></p>"
-        yield pages.table("", ("rule", "judged", "holds"), _rules(claim))
-        if claim["chart"] is not None:
-            yield pages.figure(claim["name"], "", "")
-        if claim["rows"]:
-            yield pages.table("", tuple(claim["rows"][0]), _cells(claim["rows"]), wide=True)
-        yield pages.table("", ("", ""), _figures(claim))
-        yield "".join(f"<p>{escape(note)}</p>" for note in claim["notes"])
-    yield pages.table("Versions", ("", ""), [*found["versions"].items()])
-    yield "<h2>Repeat it</h2>\n<pre>normstorm reproduce</pre>"
+    date = f"{datetime.fromisoformat(found['date']):%d %B %Y}"
+    return html.render(
+        "reproduce.html",
+        f"normstorm reproduce: {date}",
+        "The claims, checked",
+        date,
+        {c["name"]: curves.lines(c["chart"]).to_dict() for c in found["claims"] if c["chart"] is not None},
+        tiles=[("hold", f"{n[HOLDS]}"), ("fail", f"{n[FAILS]}"), ("not judged", f"{n[OPEN]}")],
+        summary_head=SUMMARY,
+        summary=_summary(found),
+        claims=[_section(claim) for claim in found["claims"]],
+        versions=[*found["versions"].items()],
+        command=command("reproduce", request),
+    )
+
+
+def _section(claim: Mapping[str, Any]) -> dict[str, Any]:
+    """What the template shows of one claim."""
+    shown = {name: claim[name] for name in ("name", "title", "verdict", "statement", "place", "notes")}
+    head = tuple(claim["rows"][0]) if claim["rows"] else ()
+    rows = {"rows": _cells(claim["rows"]), "row_head": head, "rules": _rules(claim), "rule_head": RULES}
+    return shown | rows | {"figures": _figures(claim)}
 
 
 def _summary(found: Report) -> list[Row]:
@@ -117,7 +113,7 @@ def _markdown(found: Report) -> Iterator[str]:
         yield from ("", f"## {claim['title']}", "")
         yield f"{claim['statement']} ({claim['place']}.) **Verdict: {claim['verdict']}.**"
         yield ""
-        yield from _grid(("rule", "judged", "holds"), _rules(claim))
+        yield from _grid(RULES, _rules(claim))
         yield ""
         if claim["rows"]:
             yield from _grid(tuple(claim["rows"][0]), _cells(claim["rows"]))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -12,65 +10,53 @@ from normstorm._shared.versions import versions
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import round_up
 
-from . import curves
-from . import html as pages
+from . import curves, html
 from .html import Row
-from .run_report import Outcome
+from .run_report import RunReport
 
-QUANTILES = "Median (line), 5 % to 95 % (band) and maximum (dotted) of the seeds."
-NO_CHARTS = (
-    "There are no charts: gradient norms, values and errors of the estimate can only be drawn where F itself is known, "
-    "and this problem gives samples alone. What the run has reached is certified below from fresh samples; a formula "
-    "of F, given to from_loss as objective, would show the rest."
-)
 MOST_LISTED = 20
 
 
-def save(found: Outcome, path: Path) -> None:
+def save(found: RunReport, path: Path) -> None:
     """Write the page; the file is whole or not there."""
-    files.write(path, page(found).encode("utf-8"))
+    files.write_atomically(path, page(found))
 
 
-def page(found: Outcome) -> str:
-    """The whole page. Every string that is not this module's own is escaped."""
-    body, name = "\n".join(_sections(found)), found.problem.name
-    title = f"normstorm run: {name}, {found.date:%d %B %Y}"
-    return pages.document(title, name, f"{found.date:%d %B %Y, %H:%M}", body, _charts(found))
+def page(found: RunReport) -> str:
+    """The whole page, of templates/run.html."""
+    result, name = found.result, found.problem.name
+    lost = diverged_rows(found)
+    return html.render(
+        "run.html",
+        f"normstorm run: {name}, {found.date:%d %B %Y}",
+        name,
+        f"{found.date:%d %B %Y, %H:%M}",
+        _charts(found),
+        summary=summary(found),
+        precision_adequate=result.precision.adequate,
+        precision_statement=result.precision.statement,
+        tiles=_tiles(found),
+        last_step=f"{result.plan.horizon:,}",
+        observed=observed_rows(found),
+        diverged=lost[:MOST_LISTED],
+        more_diverged=f"{len(lost) - MOST_LISTED:,}" if len(lost) > MOST_LISTED else "",
+        choice=choice_rows(found),
+        certificate=certificate_rows(found),
+        precision=precision_rows(found),
+        plan=plan_rows(found),
+        terms=[(t.name, f"{t.value:.4g}", f"{t.value / result.plan.bound:.1%}", t.meaning) for t in result.plan.terms],
+        constants=constant_rows(result.plan.constants),
+        versions=[*versions().items()],
+        command=found.command,
+    )
 
 
-def _sections(found: Outcome) -> Iterator[str]:
-    result = found.result
-    yield f"<p>{escape(summary(found))}</p>"
-    if not result.precision.adequate:
-        yield f"<p><strong>Warning.</strong> {escape(result.precision.statement)}</p>"
-    yield _tiles(found)
-    if found.problem.is_exact:
-        yield pages.figure("gradient", "Gradient norm against cost", _gradient_caption(found))
-        yield pages.figure("value", "Value against cost", QUANTILES)
-        yield pages.figure(
-            "error", "Error of the estimate against cost", f"How far m_t is from grad F(x_t). {QUANTILES}"
-        )
-    else:
-        yield f"<p>{escape(NO_CHARTS)}</p>"
-    yield pages.table("Observed beside guaranteed", ("", "observed", "guaranteed"), observed_rows(found))
-    yield _diverged(found)
-    yield pages.table("The returned point", ("", ""), choice_rows(found))
-    yield pages.table("Certificate from fresh samples", ("", ""), certificate_rows(found))
-    yield pages.table("Precision", ("", ""), precision_rows(found))
-    yield pages.table("Plan", ("", ""), plan_rows(found))
-    terms = [(t.name, f"{t.value:.4g}", f"{t.value / result.plan.bound:.1%}", t.meaning) for t in result.plan.terms]
-    yield pages.table("What the bound is made of", ("term", "value", "share", "meaning"), terms)
-    yield pages.table("Constants", ("constant", "value", "assumption"), constant_rows(result.plan.constants))
-    yield pages.table("Versions", ("", ""), [*versions().items()])
-    yield f"<h2>Repeat it</h2>\n<pre>{escape(found.command)}</pre>"
-
-
-def summary(found: Outcome) -> str:
+def summary(found: RunReport) -> str:
     """One paragraph in words."""
     plan, certificate, seen = found.result.plan, found.result.certificate, found.observed
     parts = [
-        f"Normalized STORM on {found.place}: {found.description}, {found.dimension:,} unknowns, {seen['seeds']:,} "
-        f"seeds of {plan.horizon:,} steps in {found.seconds:.1f} seconds.",
+        f"Normalized STORM on {found.request.problem}: {found.description}, {found.dimension:,} unknowns, "
+        f"{seen['seeds']:,} seeds of {plan.horizon:,} steps in {found.seconds:.1f} seconds.",
         plan.guarantee,
     ]
     if found.problem.is_exact:
@@ -85,7 +71,7 @@ def summary(found: Outcome) -> str:
     return " ".join(parts)
 
 
-def _tiles(found: Outcome) -> str:
+def _tiles(found: RunReport) -> list[tuple[str, str]]:
     plan, seen = found.result.plan, found.observed
     tiles = [("proven bound of the average", round_up(plan.bound))]
     if found.problem.is_exact:
@@ -93,15 +79,10 @@ def _tiles(found: Outcome) -> str:
         tiles.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}"))
     tiles.append(("certified at the returned point", round_up(found.result.certificate.upper_bound)))
     tiles.append(("sample gradients for that point", f"{found.result.sample_gradients:,}"))
-    return pages.tiles(tiles)
+    return tiles
 
 
-def _gradient_caption(found: Outcome) -> str:
-    last = f"{found.result.plan.horizon:,}"
-    return f"{QUANTILES} Averages are over all steps up to t; the bound speaks of the one at the last, t = {last}."
-
-
-def observed_rows(found: Outcome) -> list[Row]:
+def observed_rows(found: RunReport) -> list[Row]:
     plan, seen = found.result.plan, found.observed
     promise = f"at most {round_up(plan.bound)}"
     diverged = f"{seen['diverged']:,} of {seen['seeds']:,}"
@@ -116,27 +97,22 @@ def observed_rows(found: Outcome) -> list[Row]:
     return rows
 
 
-def _diverged(found: Outcome) -> str:
+def diverged_rows(found: RunReport) -> list[Row]:
     trace = found.result.trace
-    lost = [(int(s), int(t)) for s, t in zip(trace.seeds, trace.diverged_at, strict=True) if t > 0]
-    if not lost:
-        return ""
-    rows: list[Row] = [(f"{seed}", f"{step:,}") for seed, step in lost[:MOST_LISTED]]
-    more = f"<p>And {len(lost) - MOST_LISTED:,} more.</p>" if len(lost) > MOST_LISTED else ""
-    return pages.table("Diverged seeds", ("seed", "step of the first number that is not finite"), rows) + more
+    return [(f"{s}", f"{t:,}") for s, t in zip(trace.seeds, trace.diverged_at, strict=True) if t > 0]
 
 
-def choice_rows(found: Outcome) -> list[Row]:
+def choice_rows(found: RunReport) -> list[Row]:
     result = found.result
     return [
-        ("rule", str(found.question["choose"])),
+        ("rule", found.request.choose),
         ("why this point", result.reason),
         ("what the plan promises for it", result.promise),
         ("what fresh samples certify of it", result.certificate.guarantee),
     ]
 
 
-def certificate_rows(found: Outcome) -> list[Row]:
+def certificate_rows(found: RunReport) -> list[Row]:
     certificate = found.result.certificate
     return [
         ("||grad F(x)|| is at most", round_up(certificate.upper_bound)),
@@ -147,7 +123,7 @@ def certificate_rows(found: Outcome) -> list[Row]:
     ]
 
 
-def precision_rows(found: Outcome) -> list[Row]:
+def precision_rows(found: RunReport) -> list[Row]:
     precision = found.result.precision
     return [
         ("what rounding means for the guarantee", precision.statement),
@@ -159,7 +135,7 @@ def precision_rows(found: Outcome) -> list[Row]:
     ]
 
 
-def plan_rows(found: Outcome) -> list[Row]:
+def plan_rows(found: RunReport) -> list[Row]:
     plan = found.result.plan
     return [
         ("guarantee", plan.guarantee),
@@ -187,12 +163,12 @@ def constant_rows(known: Constants) -> list[Row]:
     ]
 
 
-def _charts(found: Outcome) -> dict[str, dict[str, Any]]:
+def _charts(found: RunReport) -> dict[str, dict[str, Any]]:
     if not found.problem.is_exact:
         return {}
     trace, plan, problem = found.result.trace, found.result.plan, found.problem
     charts = {
-        "gradient": curves.gradient_chart(trace, plan, found.question["target"]),
+        "gradient": curves.gradient_chart(trace, plan, found.request.target),
         "value": curves.value_chart(trace, plan, problem.infimum, problem.infimum_kind),
         "error": curves.error_chart(trace, plan),
     }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import shlex
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -11,26 +9,27 @@ from typing import Any
 import jax
 import numpy as np
 
+from normstorm._shared.jsonable import jsonable
 from normstorm._shared.pytrees import dimension
 from normstorm._shared.versions import versions
 from normstorm.solve import Result
 from normstorm.theory.planner.planner import other_rule
 
+from .requests import RunRequest, command
+
 
 @dataclass(frozen=True)
-class Outcome:
+class RunReport:
     """What the terminal, the JSON object and the page are made of.
 
-    place        as given on the command line;   description  of the problem, in words
-    question     target, budget, confidence, seeds, choose and samples as they were used, None where not given
-    defaults     those of them (and the problem) that the command chose itself
-    seconds      from the question to the certificate, compilation included
+    request      as it was carried out;   defaults  the names of what the command chose itself
+    description  of the problem, in words
+    seconds      from the request to the certificate, compilation included
     """
 
     problem: Any
-    place: str
+    request: RunRequest
     description: str
-    question: dict[str, Any]
     defaults: tuple[str, ...]
     result: Result
     seconds: float
@@ -58,15 +57,13 @@ class Outcome:
     @property
     def comparison(self) -> dict[str, Any]:
         """The plan beside that of the paper's rule."""
-        asked = {name: self.question[name] for name in ("target", "budget", "confidence")}
-        return other_rule(self.result.plan, **asked)
+        asked = self.request
+        return other_rule(self.result.plan, target=asked.target, budget=asked.budget, confidence=asked.confidence)
 
     @property
     def command(self) -> str:
         """Repeats the run, whatever the defaults become."""
-        given = {name: value for name, value in self.question.items() if value is not None}
-        flags = (word for name, value in given.items() for word in (f"--{name}", str(value)))
-        return shlex.join(["normstorm", "run", self.place, *flags, "--report", self.report])
+        return command("run", self.request, report=self.report)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON-ready values; numbers that are not finite are None."""
@@ -74,14 +71,14 @@ class Outcome:
         found = {
             "problem": {
                 "name": self.problem.name,
-                "place": self.place,
+                "place": self.request.problem,
                 "description": self.description,
                 "dimension": self.dimension,
                 "infimum": self.problem.infimum,
                 "infimum_kind": self.problem.infimum_kind,
                 "is_exact": self.problem.is_exact,
             },
-            "question": self.question,
+            "question": self.request.question,
             "defaults": list(self.defaults),
             "constants": result.plan.constants.to_dict(),
             "plan": result.plan.to_dict() | {"comparison": self.comparison},
@@ -89,7 +86,7 @@ class Outcome:
             "certificate": result.certificate.to_dict(),
             "precision": result.precision.to_dict(),
             "choice": {
-                "rule": self.question["choose"],
+                "rule": self.request.choose,
                 "reason": result.reason,
                 "promise": result.promise,
                 "x": _listed(result.x),
@@ -100,7 +97,8 @@ class Outcome:
             "command": self.command,
             "report": self.report,
         }
-        return {key: _finite(value) for key, value in found.items()}
+        plain: dict[str, Any] = jsonable(found)
+        return plain
 
 
 def _listed(x: Any) -> Any:
@@ -108,11 +106,3 @@ def _listed(x: Any) -> Any:
     leaves = jax.tree_util.tree_leaves_with_path(x)
     named = {jax.tree_util.keystr(path): np.asarray(leaf, np.float64).tolist() for path, leaf in leaves}
     return named.get("", named)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _finite(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_finite(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

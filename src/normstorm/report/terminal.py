@@ -13,12 +13,12 @@ from rich.text import Text
 from normstorm.theory.plan import Plan, round_up
 
 if TYPE_CHECKING:
-    from .run_report import Outcome
+    from .run_report import RunReport
 
 RULES = {"paper": "paper's rule", "sharp": "sharp rule"}
 
 
-def report(plan: Plan, comparison: dict[str, Any]) -> Iterator[RenderableType]:
+def plan_parts(plan: Plan, comparison: dict[str, Any]) -> Iterator[RenderableType]:
     """Guarantee, parameters, terms of the bound, comparison and notes, in this order."""
     yield Text(plan.guarantee)
     yield _parameters(plan)
@@ -77,10 +77,10 @@ def _ratio(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= value < 1e15 else f"{value:.4g}"
 
 
-def outcome(found: Outcome) -> Iterator[RenderableType]:
+def run_parts(found: RunReport) -> Iterator[RenderableType]:
     """Guarantee, plan, observation beside the bound, certificate, cost and where the page is."""
     result = found.result
-    yield Text(asked(found))
+    yield Text(_asked(found))
     yield Text(result.plan.guarantee)
     yield _parameters(result.plan)
     yield _observed(found)
@@ -93,14 +93,14 @@ def outcome(found: Outcome) -> Iterator[RenderableType]:
     yield f"report: {found.report}"
 
 
-def asked(found: Outcome) -> str:
-    """The question in a sentence, with what was left to the command."""
-    words = [f"{name} {value}" for name, value in found.question.items() if value is not None]
-    sentence = f"{found.place} ({found.description}): {', '.join(words)}."
+def _asked(found: RunReport) -> str:
+    """The request in a sentence, with what was left to the command."""
+    words = [f"{name} {value}" for name, value in found.request.question.items() if value is not None]
+    sentence = f"{found.request.problem} ({found.description}): {', '.join(words)}."
     return f"{sentence} Defaults: {', '.join(found.defaults)}." if found.defaults else sentence
 
 
-def _observed(found: Outcome) -> RenderableType:
+def _observed(found: RunReport) -> RenderableType:
     observed, bound = found.observed, found.result.plan.bound
     if not found.problem.is_exact:
         return Text("F is only sampled here: the averages of ||grad F(x_t)|| cannot be observed, only certified.")
@@ -114,7 +114,7 @@ def _observed(found: Outcome) -> RenderableType:
     return table
 
 
-def _cost(found: Outcome) -> Table:
+def _cost(found: RunReport) -> Table:
     result = found.result
     table = _table("Cost in sample gradients", "", "", header=False)
     table.add_row("run of one seed", f"{int(result.trace.cost[0]):,}")
@@ -125,7 +125,7 @@ def _cost(found: Outcome) -> Table:
     return table
 
 
-def problems(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def problem_parts(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     """Names with descriptions, then the constants in both senses."""
     names = _table("Problems", "name", "dimension", "infimum", "description")
     names.columns[2].justify = names.columns[3].justify = "left"
@@ -152,7 +152,7 @@ def _known(value: float | None) -> str:
     return "-" if value is None else round_up(value, 3)
 
 
-def algorithms(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
+def algorithm_parts(rows: list[dict[str, Any]]) -> Iterator[RenderableType]:
     """One small table for each algorithm."""
     for row in rows:
         table = _table(row["name"], "", "", header=False)

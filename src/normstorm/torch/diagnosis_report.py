@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from html import escape
 from typing import Any
 
 from normstorm._shared import files
-from normstorm.report import html as pages
+from normstorm.report import html
 
 from .diagnosis import CLOSE, GAIN, NOT, PAYS, RATIO, Diagnosis
 
@@ -135,16 +134,13 @@ def save(found: Diagnosis, path: Any) -> None:
 
 
 def page(found: Diagnosis) -> str:
-    words = "\n".join(f"<p>{escape(paragraph)}</p>" for paragraph in explain(found).split("\n\n"))
     best = found.forecast
-    tiles = pages.tiles(
-        [
-            ("verdict", found.verdict),
-            ("error, two points over momentum", f"{found.ratio:.2f}"),
-            ("bounce", f"{found.bounce:.2f}"),
-            ("beta, k it would take", f"{best.beta:g}, {best.k}"),
-        ]
-    )
+    tiles = [
+        ("verdict", found.verdict),
+        ("error, two points over momentum", f"{found.ratio:.2f}"),
+        ("bounce", f"{found.bounce:.2f}"),
+        ("beta, k it would take", f"{best.beta:g}, {best.k}"),
+    ]
     asked = [
         ("step size", f"{found.lr:g}"),
         ("beta", f"{found.beta:g}"),
@@ -153,12 +149,14 @@ def page(found: Diagnosis) -> str:
         ("parameters", f"{found.parameters:,}"),
         ("steps, measurements", f"{found.steps:,}, {found.measurements:,}"),
     ]
-    body = "\n".join(
-        [
-            tiles,
-            words,
-            pages.table("Measured", ("", "value", "meaning"), rows(found)),
-            pages.table("Asked", ("", ""), asked),
-        ]
+    return html.render(
+        "diagnosis.html",
+        "normstorm diagnosis",
+        "Diagnosis",
+        f"{found.verdict}, lr {found.lr:g}",
+        {},
+        tiles=tiles,
+        paragraphs=explain(found).split("\n\n"),
+        measured=rows(found),
+        asked=asked,
     )
-    return pages.document("normstorm diagnosis", "Diagnosis", f"{found.verdict}, lr {found.lr:g}", body, {})

@@ -34,7 +34,7 @@ from normstorm.problems.protocol import Problem
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import Paths, paths
 from .quantiles import Estimate, estimate
-from .spec import Spec
+from .request import CompareRequest
 from .theorems import theorems
 
 RECORDS = 128
@@ -43,7 +43,7 @@ SLACK = 1.1  # where the cost of a step is a matter of luck, so many times the s
 EASE = (4.0, 2.0, 1.25)  # targets if none are given: at most so many times the best median at the budget
 DEFAULT, THEOREM, TUNED = "default", "theorem", "tuned"
 Settings = dict[str, Any]
-Progress = Callable[[str, str, int, int], None]  # place, what is done, of how many
+Progress = Callable[[str, str, int, int], None]  # problem_spec, what is done, of how many
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Row:
     searched  sample gradients that the search for it asked
     """
 
-    problem: str
+    problem_spec: str
     algorithm: str
     kind: str
     label: str
@@ -87,7 +87,7 @@ class Verdict:
 class Board:
     """All rows of one problem. `exact`: whether averages are over all steps."""
 
-    place: str
+    problem_spec: str
     exact: bool
     budget: int
     targets: tuple[float, ...]
@@ -124,12 +124,12 @@ class Board:
     def seen(self, row: Row, goal: float | None, probability: float = 0.5) -> Estimate:
         """A quantile over the seeds of the sample gradients to the target, or of the average at the budget."""
         assert row.measured is not None
-        return estimate(outcome(row.measured, goal, self.budget), probability)
+        return estimate(seed_scores(row.measured, goal, self.budget), probability)
 
     def reached(self, row: Row, goal: float) -> float:
         """The share of the seeds that reach the target."""
         assert row.measured is not None
-        return float(np.mean(np.isfinite(outcome(row.measured, goal, self.budget))))
+        return float(np.mean(np.isfinite(seed_scores(row.measured, goal, self.budget))))
 
     def verdict(self, goal: float | None) -> Verdict:
         contest = self.contest(goal)
@@ -141,38 +141,47 @@ class Board:
         return Verdict(best, ()) if not close and np.isfinite(least.high) else Verdict(None, (best, *close))
 
 
-def outcome(measured: Measured, goal: float | None, budget: int) -> np.ndarray:
-    """For every seed, what is to be small."""
+def seed_scores(measured: Measured, goal: float | None, budget: int) -> np.ndarray:
+    """For every seed, what is to be small: sample gradients to the goal, or the average at the budget if it is None."""
     return measured.paths.final(budget) if goal is None else measured.paths.reaches(goal, budget)
 
 
 def board(
-    spec: Spec, place: str, problem: Problem, *, threads: int | None = None, progress: Progress | None = None
+    request: CompareRequest,
+    problem_spec: str,
+    problem: Problem,
+    *,
+    threads: int | None = None,
+    progress: Progress | None = None,
 ) -> Board:
     """Everything about one problem."""
     if not problem.is_exact:
-        raise ValueError(f"compare: problem must know grad F, which is what is measured; got {place!r}")
-    known = scales(problem, spec.budget)
-    bench = Bench(spec, place, problem, threads or cores(), progress)
-    reasons = {name: bench.refusal(name, known) for name in spec.algorithms}
+        raise ValueError(f"compare: problem must know grad F, which is what is measured; got {problem_spec!r}")
+    known = scales(problem, request.budget)
+    bench = Bench(request, problem_spec, problem, threads or cores(), progress)
+    reasons = {name: bench.refusal(name, known) for name in request.algorithms}
     able = [name for name, reason in reasons.items() if reason is None]
-    rows = [Row(place, name, DEFAULT, DEFAULT, reason=reason) for name, reason in reasons.items() if reason is not None]
+    rows = [
+        Row(problem_spec, name, DEFAULT, DEFAULT, reason=reason)
+        for name, reason in reasons.items()
+        if reason is not None
+    ]
     named = {name: [n for n in _named(name, problem, known) if bench.affords(name, n[2])] for name in able}
     measured = bench.measure("runs", {n: [s for _, _, s in named[n]] for n in able}, bench.seeds)
     for name in able:
         for (kind, label, _), one in zip(named[name], measured[name], strict=True):
-            rows.append(Row(place, name, kind, label, one))
-    targets = spec.targets
-    if spec.tune:
+            rows.append(Row(problem_spec, name, kind, label, one))
+    targets = request.targets
+    if request.tune:
         grids = {n: [s for s in METHODS[n].grid(known) if bench.affords(n, s)] for n in able}
         found = bench.measure("search", grids, bench.tuning_seeds)
         targets = targets or _targets(list(found.values()), known)
         rows += bench.tuned(found, targets)
     targets = targets or _targets(list(measured.values()), known)
-    order = {name: i for i, name in enumerate(spec.algorithms)}
+    order = {name: i for i, name in enumerate(request.algorithms)}
     ordered = tuple(sorted(rows, key=lambda r: order[r.algorithm]))
     exact = known.size is None
-    return Board(place, exact, spec.budget, targets, constants(problem).to_dict(), asdict(known), ordered)
+    return Board(problem_spec, exact, request.budget, targets, constants(problem).to_dict(), asdict(known), ordered)
 
 
 def _named(name: str, problem: Problem, known: Scales) -> list[tuple[str, str, Settings]]:
@@ -202,19 +211,19 @@ def _targets(found: Sequence[Sequence[Measured]], known: Scales) -> tuple[float,
 class Bench:
     """Where settings of one problem are run, one thread an algorithm."""
 
-    spec: Spec
-    place: str
+    request: CompareRequest
+    problem_spec: str
     problem: Problem
     threads: int
     progress: Progress | None
 
     @property
     def seeds(self) -> range:
-        return range(self.spec.first_seed, self.spec.first_seed + self.spec.seeds)
+        return range(self.request.first_seed, self.request.first_seed + self.request.seeds)
 
     @property
     def tuning_seeds(self) -> range:
-        return range(self.seeds.stop, self.seeds.stop + self.spec.tune_seeds)
+        return range(self.seeds.stop, self.seeds.stop + self.request.tune_seeds)
 
     @property
     def size(self) -> int | None:
@@ -226,14 +235,14 @@ class Bench:
         reason: str | None = algorithm.refusal(self.problem, self.problem.start())
         if reason is None:
             try:
-                algorithm.steps(self.spec.budget, self.size)
+                algorithm.steps(self.request.budget, self.size)
             except ValueError as error:
                 return str(error)
         return reason
 
     def affords(self, name: str, settings: Settings) -> bool:
         """Whether the budget pays the first step."""
-        return build(name, settings).cost(1, self.size) <= self.spec.budget
+        return build(name, settings).cost(1, self.size) <= self.request.budget
 
     def measure(self, what: str, settings: dict[str, list[Settings]], seeds: range) -> dict[str, list[Measured]]:
         """Every setting once for every seed, in double precision.
@@ -250,7 +259,7 @@ class Bench:
                 for done, ((name, _), one) in enumerate(zip(turns, results, strict=True), 1):
                     found[name].append(one)
                     if self.progress is not None:
-                        self.progress(self.place, what, done, len(turns))
+                        self.progress(self.problem_spec, what, done, len(turns))
             except BaseException:  # the pool would else finish everything before an interruption is heard
                 stop.set()
                 pool.shutdown(cancel_futures=True)
@@ -259,7 +268,7 @@ class Bench:
 
     def _one(self, name: str, settings: Settings, seeds: range, stop: Event) -> Measured:
         algorithm = build(name, settings)
-        steps = algorithm.steps(self.spec.budget, self.size)
+        steps = algorithm.steps(self.request.budget, self.size)
         if not isinstance(algorithm.cost(steps, self.size), int):
             steps = int(np.ceil(SLACK * steps))
         exact = self.size is None
@@ -278,10 +287,10 @@ class Bench:
 
     def tuned(self, found: dict[str, list[Measured]], targets: Sequence[float]) -> list[Row]:
         """The best setting of every algorithm for every goal, run with the seeds of the comparison."""
-        chosen = {name: _choose(tried, (None, *targets), self.spec.budget) for name, tried in found.items()}
+        chosen = {name: _choose(tried, (None, *targets), self.request.budget) for name, tried in found.items()}
         again = self.measure("tuned", {n: [s for s, _ in picks] for n, picks in chosen.items()}, self.seeds)
         return [
-            Row(self.place, name, TUNED, _label(goals), measured, None, goals, sum(m.cost for m in found[name]))
+            Row(self.problem_spec, name, TUNED, _label(goals), measured, None, goals, sum(m.cost for m in found[name]))
             for name, picks in chosen.items()
             for (_, goals), measured in zip(picks, again[name], strict=True)
         ]
@@ -294,7 +303,7 @@ def _choose(
     finals = [estimate(m.paths.final(budget), 0.5).value for m in tried]
     best: dict[int, list[float | None]] = {}
     for goal in goals:
-        medians = [estimate(outcome(m, goal, budget), 0.5).value for m in tried]
+        medians = [estimate(seed_scores(m, goal, budget), 0.5).value for m in tried]
         best.setdefault(min(range(len(tried)), key=lambda i: (medians[i], finals[i])), []).append(goal)
     return [(tried[i].settings, tuple(found)) for i, found in best.items()]
 

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from normstorm._shared.jsonable import jsonable
 from normstorm._shared.versions import versions
 
-from .board import TUNED, Board, Row, outcome
+from .board import TUNED, Board, Row, seed_scores
 from .quantiles import estimate, rank
-from .spec import Spec
+from .request import CompareRequest
 
 SPEC = "spec.toml"
 POINTS = 60
@@ -54,21 +54,21 @@ Table = list[dict[str, Any]]
 class Comparison:
     """Boards, and everything that is told of them."""
 
-    spec: Spec
+    request: CompareRequest
     boards: tuple[Board, ...]
     seconds: float
     date: datetime
     report: str
 
     @property
-    def place(self) -> Path:
+    def directory(self) -> Path:
         """The directory of the page and the tables."""
         return Path(self.report).parent
 
     @property
     def command(self) -> str:
         """Repeats the comparison, whatever the defaults become."""
-        return shlex.join(["normstorm", "compare", "--spec", str(self.place / SPEC), "--out", str(self.place)])
+        return shlex.join(["normstorm", "compare", "--spec", str(self.directory / SPEC), "--out", str(self.directory)])
 
     @property
     def asked(self) -> int:
@@ -98,13 +98,13 @@ class Comparison:
 
     @cached_property
     def seeds(self) -> Table:
-        return seeds(self.boards, self.spec.first_seed)
+        return seeds(self.boards, self.request.first_seed)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, without the tables that have a row for every seed or every point of a curve."""
         problems = [
             {
-                "problem": b.place,
+                "problem": b.problem_spec,
                 "exact": b.exact,
                 "targets": list(b.targets),
                 "constants": b.constants,
@@ -113,7 +113,7 @@ class Comparison:
             for b in self.boards
         ]
         found: dict[str, Any] = {
-            "spec": asdict(self.spec),
+            "spec": asdict(self.request),
             "problems": problems,
             **{name: getattr(self, name) for name in ("rows", "targets", "verdicts")},
             "sample_gradients": self.asked,
@@ -134,7 +134,7 @@ def rows(boards: Sequence[Board]) -> Table:
 
 
 def _name(row: Row) -> dict[str, Any]:
-    return {"problem": row.problem, "algorithm": row.algorithm, "kind": row.kind, "setting": row.label}
+    return {"problem": row.problem_spec, "algorithm": row.algorithm, "kind": row.kind, "setting": row.label}
 
 
 def _row(board: Board, row: Row) -> dict[str, Any]:
@@ -143,7 +143,7 @@ def _row(board: Board, row: Row) -> dict[str, Any]:
     if row.measured is None:
         return found
     m = row.measured
-    finals = outcome(m, None, board.budget)
+    finals = seed_scores(m, None, board.budget)
     middle, tail = estimate(finals, 0.5), estimate(finals, 0.95)
     found["parameters"] = json.dumps(m.settings)
     found |= dict(zip(COUNTS, (m.steps, finals.size, m.diverged, row.searched), strict=True))
@@ -163,7 +163,7 @@ def targets(boards: Sequence[Board]) -> Table:
 
 def _target(board: Board, row: Row, goal: float) -> dict[str, Any]:
     assert row.measured is not None
-    costs = outcome(row.measured, goal, board.budget)
+    costs = seed_scores(row.measured, goal, board.budget)
     middle, tail = estimate(costs, 0.5), estimate(costs, 0.95)
     return {
         **_name(row),
@@ -182,7 +182,7 @@ def verdicts(boards: Sequence[Board]) -> Table:
             verdict = board.verdict(goal)
             winner = None if verdict.winner is None else verdict.winner.algorithm
             tied = [row.algorithm for row in verdict.tied]
-            found.append({"problem": board.place, "target": goal, "winner": winner, "tied": tied})
+            found.append({"problem": board.problem_spec, "target": goal, "winner": winner, "tied": tied})
     return found
 
 
@@ -210,7 +210,7 @@ def seeds(boards: Sequence[Board], first_seed: int) -> Table:
         for board in boards
         for row in board.rows
         if row.measured is not None
-        for i, final in enumerate(outcome(row.measured, None, board.budget))
+        for i, final in enumerate(seed_scores(row.measured, None, board.budget))
     ]
 
 

@@ -1,6 +1,6 @@
-"""What there is to run: problems by name or from a user's file, and algorithms, as rows for tables and JSON.
+"""The command `normstorm algorithms`, and the same rows as a page.
 
-    python -m normstorm.cli.listings > docs/algorithms.md
+    python -m normstorm.cli.algorithms > docs/algorithms.md
 
 writes the page of the algorithms anew.
 """
@@ -10,84 +10,42 @@ from __future__ import annotations
 import inspect
 import re
 import sys
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+<<<<<<< HEAD:src/normstorm/cli/listings.py
 from normstorm._shared.pytrees import dimension
 from normstorm.algorithms import introspection
 from normstorm.algorithms.catalogue import CATALOGUE
 from normstorm.problems import registry, user
+=======
+from .options import Params, parsed, with_options
+from .output import ListInvocation, exit_on_error, show
+>>>>>>> cli:src/normstorm/cli/algorithms.py
 
 WORDS = ("cost", "assumes", "rate", "source", "departures")
-SENSES = ("almost-sure", "mean-square")
 
 
-def find(place: str) -> tuple[Any, str]:
-    """The problem of a name of the registry or of `path/to/file.py:name`, and a description of it."""
-    if place in registry.PROBLEMS:
-        return registry.get(place), registry.PROBLEMS[place].description
-    if ":" not in place:
-        known = ", ".join(registry.PROBLEMS)
-        raise ValueError(f"problem must be path/to/file.py:name or one of {known}; got problem={place!r}")
-    return user.load(place), f"the problem that {place} defines"
+@with_options(ListInvocation)
+def algorithms(params: Params) -> None:
+    """List the algorithms of the engine with their sources and costs."""
+    with exit_on_error("algorithms"):
+        from normstorm.report import terminal
+
+        call, found = parsed(ListInvocation, params), rows()
+    show(lambda: found, lambda: terminal.algorithm_parts(found), as_json=call.json)
 
 
-@contextmanager
-def own_code(place: str) -> Iterator[None]:
-    """An error inside a user's file is a sentence that names the line; elsewhere it is a defect and stays as it is."""
-    try:
-        yield
-    except ValueError:
-        raise
-    except (Exception, SystemExit) as error:
-        file = Path(place.rpartition(":")[0])
-        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if _same_file(f.filename, file)]
-        if not lines:
-            raise
-        words = str(error).strip().partition("\n")[0] or "no message"
-        raise ValueError(
-            f"problem must run without an error; got {type(error).__name__} at line {lines[-1]} of {file}: {words}"
-        ) from error
-
-
-def _same_file(name: str, file: Path) -> bool:
-    return file.is_file() and Path(name).resolve() == file.resolve()
-
-
-def problems() -> list[dict[str, Any]]:
-    """One row for every built-in problem, constants at its default start in both senses."""
-    return [_problem_row(name, entry) for name, entry in registry.PROBLEMS.items()]
-
-
-def _problem_row(name: str, entry: registry.Entry) -> dict[str, Any]:
-    row: dict[str, Any] = {"name": name, "description": entry.description}
-    try:
-        problem = entry.make()
-    except ValueError as error:  # data that are not installed
-        return row | {"reason": str(error)}
-    constants: dict[str, Any] = {}
-    for sense in SENSES:
-        try:
-            constants[sense] = problem.constants(None, sense).to_dict()
-        except ValueError:  # not proven in this sense
-            constants[sense] = None
-    return row | {
-        "dimension": dimension(problem.start()),
-        "infimum": problem.infimum,
-        "infimum_kind": problem.infimum_kind,
-        "constants": constants,
-    }
-
-
-def algorithms() -> list[dict[str, Any]]:
+def rows() -> list[dict[str, Any]]:
     """One row for every algorithm; all words are those of the modules that define it."""
-    return [_algorithm_row(name, make) for name, make in CATALOGUE.items()]
+    from normstorm.algorithms.catalogue import CATALOGUE
+
+    return [_row(name, make) for name, make in CATALOGUE.items()]
 
 
-def _algorithm_row(name: str, make: Any) -> dict[str, Any]:
+def _row(name: str, make: Any) -> dict[str, Any]:
+    from normstorm.algorithms import introspection
+
     own, module = _docs(make)
     return {
         "name": name,
@@ -95,7 +53,11 @@ def _algorithm_row(name: str, make: Any) -> dict[str, Any]:
         **{key: _paragraph(own, key.title()) or _paragraph(module, key.title()) for key in WORDS},
         "sample_gradients": introspection.cost(make),
         "state": introspection.state(make),
+<<<<<<< HEAD:src/normstorm/cli/listings.py
         "needs": introspection.requirements(make),
+=======
+        "needs": introspection.requirements(make),
+>>>>>>> cli:src/normstorm/cli/algorithms.py
         "parameters": list(inspect.signature(make).parameters),
     }
 
@@ -112,7 +74,7 @@ def _paragraph(text: str, word: str) -> str:
 
 INTRODUCTION = """# Algorithms
 
-<!-- Generated from the code: python -m normstorm.cli.listings > docs/algorithms.md -->
+<!-- Generated from the code: python -m normstorm.cli.algorithms > docs/algorithms.md -->
 
 Every algorithm of the catalogue, `normstorm.algorithms.CATALOGUE`. Recursions, sources, assumptions and rates are those
 of the docstrings. Cost, state and needs are found by trying the code.
@@ -130,8 +92,10 @@ of the docstrings. Cost, state and needs are found by trying the code.
 
 def page() -> str:
     """docs/algorithms.md: a section for every module, a card for every algorithm."""
+    from normstorm.algorithms.catalogue import CATALOGUE
+
     parts, title = [INTRODUCTION], ""
-    for row in algorithms():
+    for row in rows():
         make = CATALOGUE[row["name"]]
         own, module = _docs(make)
         if (heading := re.split(r"[.:;,]", module)[0]) != title:

@@ -1,68 +1,75 @@
-"""What is to be compared, as a value, as a TOML file and as flags; every refusal is one sentence."""
+"""What is to be compared, as a value, as a TOML file and as options; every refusal is one sentence."""
 
 from __future__ import annotations
 
 import json
 import tomllib
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from normstorm._shared import validate
-from normstorm.algorithms.catalogue import CATALOGUE
 
 ALL = "all"
 PROBLEMS = ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad")
 MOST_BUDGET, MOST_SEEDS, MOST_TUNE_SEEDS, LAST_SEED = 10**9, 100_000, 10_000, 2**62
 
 
+def _catalogue() -> tuple[str, ...]:
+    # The command line reads the fields below before it knows whether JAX, which the catalogue imports, is needed.
+    from normstorm.algorithms.catalogue import CATALOGUE
+
+    return tuple(CATALOGUE)
+
+
 @dataclass(frozen=True)
-class Spec:
-    """What is compared; `problems` are names or path/to/file.py:name.
+class CompareRequest:
+    """What is compared; `problems` are names or path/to/file.py:name. The words of a field are those of its option.
 
     targets      averages of the gradient norm to be reached; none: chosen from what the runs reach
     tune         search a small grid for every algorithm, with `tune_seeds` seeds after those of the comparison
     first_seed   the comparison has the seeds first_seed, first_seed + 1, ...
     """
 
-    problems: tuple[str, ...] = PROBLEMS
-    algorithms: tuple[str, ...] = tuple(CATALOGUE)
-    budget: int = 100_000
-    seeds: int = 200
-    targets: tuple[float, ...] = ()
-    tune: bool = False
-    tune_seeds: int = 16
-    first_seed: int = 0
+    problems: Annotated[tuple[str, ...], "With commas: names, or path/to/file.py:name."] = PROBLEMS
+    algorithms: Annotated[tuple[str, ...], "With commas; all if left out."] = field(default_factory=_catalogue)
+    budget: Annotated[int, "Sample gradients of every run."] = 100_000
+    seeds: Annotated[int, "Independent runs of every setting."] = 200
+    targets: Annotated[tuple[float, ...], "With commas; chosen from the runs if left out."] = ()
+    tune: Annotated[bool, "One small search for every algorithm."] = False
+    tune_seeds: Annotated[int, "Runs of every setting in the search."] = 16
+    first_seed: Annotated[int, "The first of the seeds."] = 0
+
+    @classmethod
+    def from_dict(cls, given: dict[str, Any]) -> CompareRequest:
+        """From names to values, all of them checked; names may be written with - or _."""
+        checked: dict[str, Any] = {}
+        for name, value in given.items():
+            key = name.replace("-", "_")
+            if key not in CHECKS or key in checked:
+                known = ", ".join(map(_key, CHECKS))
+                raise ValueError(f"compare: keys of a spec must be among {known}, each at most once; got {name}")
+            checked[key] = CHECKS[key](_key(key), value)
+        return cls(**checked)
+
+    @classmethod
+    def from_file(cls, file: str, options: dict[str, Any]) -> CompareRequest:
+        """What a TOML file asks for; options win."""
+        given = _table(file)
+        cls.from_dict(given)
+        kept = {name: value for name, value in given.items() if name.replace("-", "_") not in options}
+        return cls.from_dict(kept | options)
 
     def to_toml(self) -> str:
         """A file that asks for the same."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
-        if self.algorithms == tuple(CATALOGUE):
+        if self.algorithms == _catalogue():
             values["algorithms"] = ALL
         if not self.targets:
             del values["targets"]
         # TOML's strings, numbers, booleans and lists of them are written as in JSON.
         return "".join(f"{_key(name)} = {json.dumps(value)}\n" for name, value in values.items())
-
-
-def make(given: dict[str, Any]) -> Spec:
-    """From names to values, all of them checked; names may be written with - or _."""
-    named: dict[str, Any] = {}
-    for name, value in given.items():
-        key = name.replace("-", "_")
-        if key not in CHECKS or key in named:
-            known = ", ".join(map(_key, CHECKS))
-            raise ValueError(f"compare: keys of a spec must be among {known}, each at most once; got {name}")
-        named[key] = CHECKS[key](_key(key), value)
-    return Spec(**named)
-
-
-def read(file: str, flags: dict[str, Any]) -> Spec:
-    """What a TOML file asks for; flags win."""
-    given = _table(file)
-    make(given)
-    return make({name: v for name, v in given.items() if name.replace("-", "_") not in flags} | flags)
 
 
 def _table(file: str) -> dict[str, Any]:
@@ -91,11 +98,12 @@ def _names(name: str, value: Any) -> tuple[str, ...]:
 
 def _algorithms(name: str, value: Any) -> tuple[str, ...]:
     listed = _names(name, value)
+    known = _catalogue()
     if listed == (ALL,):
-        return tuple(CATALOGUE)
+        return known
     for one in listed:
-        if one not in CATALOGUE:
-            raise ValueError(f"compare: {name} must be all or some of {', '.join(CATALOGUE)}; got {one!r}")
+        if one not in known:
+            raise ValueError(f"compare: {name} must be all or some of {', '.join(known)}; got {one!r}")
     return listed
 
 

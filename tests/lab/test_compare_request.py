@@ -1,29 +1,36 @@
 """What may be asked, as a value and as a TOML file."""
 
 import tomllib
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from normstorm.algorithms.catalogue import CATALOGUE
-from normstorm.lab.compare.spec import Spec, make, read
+from normstorm.lab.compare.request import CHECKS, CompareRequest
 from normstorm.problems.registry import PROBLEMS
 
-SPECS = [
-    Spec(),
-    Spec(("quadratic", 'own "file".py:x'), ("sgd", "storm"), 1234, 5, (0.5, 1e-7), True, 3, 2**62),
-    Spec(targets=(1.0,)),
+make, read = CompareRequest.from_dict, CompareRequest.from_file
+REQUESTS = [
+    CompareRequest(),
+    CompareRequest(("quadratic", 'own "file".py:x'), ("sgd", "storm"), 1234, 5, (0.5, 1e-7), True, 3, 2**62),
+    CompareRequest(targets=(1.0,)),
 ]
 
 
-@pytest.mark.parametrize("spec", SPECS)
-def test_round_trip(spec: Spec) -> None:
-    assert make(tomllib.loads(spec.to_toml())) == spec
+@pytest.mark.parametrize("asked", REQUESTS)
+def test_round_trip(asked: CompareRequest) -> None:
+    assert make(tomllib.loads(asked.to_toml())) == asked
 
 
 def test_defaults_exist() -> None:
-    assert make({}) == Spec() and Spec().algorithms == tuple(CATALOGUE) and set(Spec().problems) <= PROBLEMS.keys()
-    assert make({"algorithms": "all"}) == Spec() and make({"algorithms": ["all"]}) == Spec()
+    default = CompareRequest()
+    assert make({}) == make({"algorithms": "all"}) == make({"algorithms": ["all"]}) == default
+    assert default.algorithms == tuple(CATALOGUE) and set(default.problems) <= PROBLEMS.keys()
+
+
+def test_every_field_is_checked() -> None:
+    assert list(CHECKS) == [field.name for field in fields(CompareRequest)]
 
 
 def test_numbers_become_what_they_mean() -> None:
@@ -71,7 +78,7 @@ def test_flags_win_over_the_file_however_its_keys_are_written(tmp_path: Path) ->
     file = tmp_path / "spec.toml"
     for key in ("tune-seeds", "tune_seeds"):
         file.write_text(f"{key} = 3\nbudget = 7\n")
-        assert read(str(file), {"tune_seeds": 4}) == Spec(tune_seeds=4, budget=7)
+        assert read(str(file), {"tune_seeds": 4}) == CompareRequest(tune_seeds=4, budget=7)
     file.write_text("budget = 'x'\n")
     with pytest.raises(ValueError, match="budget must be an integer"):
         read(str(file), {"budget": 5})

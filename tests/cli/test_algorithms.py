@@ -7,11 +7,15 @@ import jax
 import pytest
 
 from normstorm.algorithms import CATALOGUE, introspection
+<<<<<<< HEAD:tests/cli/test_listings.py
 from normstorm.cli import listings as catalogue
+=======
+from normstorm.cli.algorithms import WORDS, page, rows
+>>>>>>> cli:tests/cli/test_algorithms.py
 from normstorm.problems import get
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
-ROWS = {row["name"]: row for row in catalogue.algorithms()}
+ROWS = {row["name"]: row for row in rows()}
 
 
 def value(form: str, **letters: int) -> int:
@@ -27,7 +31,7 @@ def value(form: str, **letters: int) -> int:
 
 def test_the_page_is_the_code() -> None:
     written = PAGE.read_text(encoding="utf-8")
-    assert written == catalogue.page(), "rewrite it: python -m normstorm.cli.listings > docs/algorithms.md"
+    assert written == page(), "rewrite it: python -m normstorm.cli.algorithms > docs/algorithms.md"
 
 
 def test_every_algorithm_has_a_card_in_the_section_of_its_module() -> None:
@@ -41,8 +45,8 @@ def test_every_algorithm_has_a_card_in_the_section_of_its_module() -> None:
 @pytest.mark.parametrize("name", ROWS)
 def test_no_word_is_missing_or_runs_into_the_next(name: str) -> None:
     row = ROWS[name]
-    heads = tuple(f"{word.title()}: " for word in catalogue.WORDS)
-    for word in catalogue.WORDS:
+    heads = tuple(f"{word.title()}: " for word in WORDS)
+    for word in WORDS:
         assert row[word].endswith("."), word
         assert not any(head in row[word] for head in heads), word
 

@@ -1,0 +1,88 @@
+"""The command `normstorm run`."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from normstorm._shared import files
+from normstorm.report.requests import RunRequest
+
+from .options import Params, given, parsed, with_options
+from .output import JSON_HELP, NO_PROGRESS_HELP, exit_on_error, show
+
+if TYPE_CHECKING:
+    from normstorm.report.run_report import RunReport
+
+DEFAULT_REPORT = Path("build/run.html")
+
+
+@dataclass(frozen=True)
+class RunInvocation:
+    """What belongs to one call and not to what is asked: no number depends on it."""
+
+    checkpoint: Annotated[str | None, "Resumed if it exists, kept up to date.", "FILE"] = None
+    report: Annotated[str | None, f"The page; {DEFAULT_REPORT} if left out.", "FILE"] = None
+    json: Annotated[bool, JSON_HELP] = False
+    no_progress: Annotated[bool, NO_PROGRESS_HELP] = False
+
+    @property
+    def page(self) -> Path:
+        page = files.page(self.report, DEFAULT_REPORT)
+        if self.checkpoint is not None and page.resolve() == Path(self.checkpoint).resolve():
+            raise ValueError(f"report must be another file than the checkpoint; got {page} for both")
+        return page
+
+    def left(self) -> str:
+        """What an interruption leaves of the work."""
+        if self.checkpoint is None:
+            return "nothing is kept, only a run with --checkpoint FILE can be resumed"
+        if os.path.exists(self.checkpoint):
+            return f"the same command resumes from {self.checkpoint}"
+        return f"the run had not begun, so there is no {self.checkpoint} yet and the same command starts anew"
+
+
+@with_options(RunRequest, RunInvocation)
+def run(params: Params) -> None:
+    """Plan, run Normalized STORM for many seeds, choose a point, certify it, write a page.
+
+    Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
+    """
+    call = parsed(RunInvocation, params)
+    with exit_on_error("run", call.left):
+        request, defaults = RunRequest.from_options(given(RunRequest, params))
+        found = _solved(request, defaults, call)
+    from normstorm.report import terminal
+
+    show(found.to_dict, lambda: terminal.run_parts(found), as_json=call.json)
+
+
+def _solved(request: RunRequest, defaults: tuple[str, ...], call: RunInvocation) -> RunReport:
+    """Everything that can be refused without work is refused first; the page is the last thing that is done."""
+    page = call.page
+    import jax
+
+    jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
+    from normstorm import solve
+    from normstorm.report import run_page
+    from normstorm.report.run_report import RunReport
+
+    from . import problem_specs
+
+    started = time.monotonic()
+    problem, description = problem_specs.find(request.problem)
+    with problem_specs.user_errors(request.problem):
+        result = solve.minimize(problem, **request.question, progress=not call.no_progress, checkpoint=call.checkpoint)
+    seconds = time.monotonic() - started
+    date = datetime.now().astimezone()
+    found = RunReport(problem, request, description, defaults, result, seconds, date, str(page))
+    try:
+        page.parent.mkdir(exist_ok=True)
+        run_page.save(found, page)
+    except OSError as error:
+        raise ValueError(f"report must be a writable file; got {page} ({error.strerror})") from None
+    return found
