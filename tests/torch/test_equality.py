@@ -31,7 +31,7 @@ from small import (
 from torch import Tensor, nn
 
 from normstorm.torch import NormalizedStorm
-from normstorm.torch.geometries import directions
+from normstorm.torch.directions import directions
 
 CLOSE, SHORT = 1e-12, 20
 MEMORY = ("fast", "lean")
@@ -289,7 +289,7 @@ def test_closure_with_several_backwards(memory: str) -> None:
 def test_lean_is_fast(geometry: str, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many gradients wait for each other, and however many directions are made at one time."""
     monkeypatch.setattr("normstorm.torch.hooks.FEW", portion)
-    monkeypatch.setattr("normstorm.torch.geometries.TOGETHER", portion)
+    monkeypatch.setattr("normstorm.torch.directions.TOGETHER", portion)
     models = [network(), network()]
     opts = [
         optimizer(model, grouped(model, geometry, lr=LR[geometry]), memory=memory)

@@ -30,7 +30,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from normstorm.torch import NormalizedStorm, geometries, hooks
+from normstorm.torch import NormalizedStorm, directions, hooks
 
 SIZE, STEPS, LR = 6, 6, 0.05
 Batch = tuple[Tensor, ...]
@@ -222,7 +222,7 @@ def join() -> None:
 
 def main(job: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    hooks.FEW, geometries.TOGETHER = 1, 30  # as in conftest.py
+    hooks.FEW, directions.TOGETHER = 1, 30  # as in conftest.py
     join()
     found: dict[str, Any] = {}
     if job == "survive":

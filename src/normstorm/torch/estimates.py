@@ -1,49 +1,43 @@
-"""From estimates to moves, and what both kinds of steps share."""
+"""The estimates of an optimizer: one owner of what torch keeps in `state`, for steps of either kind.
+
+    momentum   m, the estimate itself
+    fresh      the gradient at the new point, where a step between two points looks ahead (nesterov)
+    stage      NONE, READY or DUE
+
+A step reads and changes them through `Estimates` alone.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .geometries import directions, inverse, portions
-from .shards import local, spread, squares
-from .update import shift
+from . import triton_launch
+from .options import WHO
+from .sharding import local, spread
+from .updates import Group, lerp_
 
-Group = dict[str, Any]
 NONE, READY, DUE = 0, 1, 2  # no estimate yet; an estimate; an estimate whose move is still to be made
 
 
 def gradients(params: Sequence[Tensor]) -> list[Tensor]:
     grads = [p.grad for p in params if p.grad is not None]
     if any(grad.is_sparse for grad in grads):
-        raise RuntimeError("NormalizedStorm: gradients must be dense; got a sparse one")
+        raise RuntimeError(f"{WHO}: gradients must be dense; got a sparse one")
     return [local(grad) for grad in grads]
-
-
-def buffer(state: dict[str, Any], p: Tensor, name: str) -> Tensor:
-    """A tensor of the state of a parameter, zero where there was none."""
-    if name not in state:
-        state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
-    found: Tensor = state[name]
-    return found
 
 
 def with_gradient(params: Iterable[Tensor]) -> list[Tensor]:
     return [p for p in params if p.grad is not None]
 
 
-def ahead(group: Group) -> float:
-    """The weight of the fresh gradient in the direction of a step that asks one gradient."""
-    c = group["correction"] if group["difference"] == "stale" else 0.0
-    return 1 - float(group["beta"]) * (1 - c) if group["nesterov"] else float(c)
-
-
-def first_weight(group: Group) -> float:
-    """The weight of the first gradient of an estimate."""
-    return 1.0 if group["start"] == "first" else 1 - float(group["beta"])
+def drop_gradients(params: Iterable[Tensor]) -> None:
+    for p in params:
+        p.grad = None
 
 
 def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tensor]:
@@ -55,46 +49,96 @@ def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tenso
     return list(found)
 
 
-class Move:
-    """x <- (1 - lr weight_decay) x - lr scale u(estimate), and the norm that Euclidean groups share.
+@dataclass(frozen=True)
+class Squares:
+    """Sums of squares that came with the last update, and of which estimates."""
 
-    `estimates(group, params)` may make new memory if a group looks ahead: such groups go portion by portion.
-    """
+    sums: list[Tensor]
+    members: set[Tensor]
 
-    def __init__(self, fused: bool | None, estimates: Callable[[Group, list[Tensor]], list[Tensor]]) -> None:
-        self.fused = fused
-        self.estimates = estimates
-        self.inverse: Tensor | None = None
 
-    def measure(self, members: list[tuple[Group, list[Tensor]]], sums: Sequence[Tensor] | None = None) -> None:
-        """The norm of all Euclidean estimates; `sums`: squares that came with the update of every one of them."""
-        if sums is None:
-            plain = [n for group, params in members if not ahead(group) for n in self.estimates(group, params)]
-            sums = [squares(plain).sum()] if plain else []
-            looking = [(group, params) for group, params in members if ahead(group)]
-            for group, params in looking:
-                sums += [squares(self.estimates(group, some)).sum() for some in self._portions("euclidean", params)]
-        if sums:
-            self.inverse = inverse(torch.stack([part.to(sums[0]) for part in sums]).sum().sqrt())
+class Estimates:
+    """A view of the optimizer's groups and state; made anew whenever it is needed, because torch replaces both."""
 
-    def lengths(self, group: Group) -> tuple[float, float | Tensor]:
-        lr = float(group["lr"])
-        length = lr * float(group["scale"]) * (-1 if group["maximize"] else 1)
-        shrink = 1 - lr * float(group["weight_decay"])
-        if group["geometry"] != "euclidean":
-            return shrink, length
-        assert self.inverse is not None
-        return shrink, self.inverse * length
+    def __init__(self, groups: list[Group], state: MutableMapping[Tensor, Any], fused: bool | None) -> None:
+        self.groups, self.fused = groups, fused
+        self._state = state
 
-    def _portions(self, geometry: str, params: Sequence[Tensor]) -> list[list[Tensor]]:
-        return [[params[i] for i in some] for some in portions(geometry, params)]
+    @property
+    def params(self) -> list[Tensor]:
+        return [p for group in self.groups for p in group["params"]]
 
-    def __call__(self, group: Group, params: list[Tensor]) -> None:
-        if not params:
-            return
-        geometry = group["geometry"]
-        plain = geometry == "euclidean" and not ahead(group)
-        for some in [params] if plain else self._portions(geometry, params):
-            u = self.estimates(group, some)
-            u = [local(n) for n in u] if geometry == "euclidean" else directions(geometry, u, group["spectral_dtype"])
-            shift([local(p) for p in some], u, *self.lengths(group), self.fused)
+    @property
+    def two_points(self) -> bool:
+        """Whether a step asks gradients at two points."""
+        return any(g["correction"] > 0 and g["beta"] > 0 and g["difference"] != "stale" for g in self.groups)
+
+    @property
+    def plain(self) -> bool:
+        """Whether every Euclidean group moves along its momentum itself."""
+        return not any(group["nesterov"] for group in self.groups if group["geometry"] == "euclidean")
+
+    def stage(self, p: Tensor) -> int:
+        found: int = self._state[p]["stage"]
+        return found
+
+    def set_stage(self, params: Iterable[Tensor], stage: int) -> None:
+        for p in params:
+            self._state[p]["stage"] = stage
+
+    def due(self) -> set[Tensor]:
+        return {p for p in self.params if self.stage(p) == DUE}
+
+    def momentum(self, params: Iterable[Tensor]) -> list[Tensor]:
+        return [self._state[p]["momentum"] for p in params]
+
+    def fresh(self, params: Iterable[Tensor]) -> list[Tensor]:
+        return [self._state[p]["fresh"] for p in params]
+
+    def shards(self, params: Iterable[Tensor], name: str = "momentum") -> list[Tensor]:
+        """What this process holds of it; zero where there was none."""
+        return [local(self._buffer(p, name)) for p in params]
+
+    def fold(self, params: list[Tensor], keep: float, take: float, name: str = "momentum") -> Tensor | None:
+        """m <- keep m + take g; the sum of squares of the new m, if that came for nothing."""
+        return lerp_(self.shards(params, name), gradients(params), keep, take, self.fused)
+
+    def squares(self, lists: list[list[Tensor]]) -> list[Tensor] | None:
+        """As the kernels add them, so that a run that is resumed goes on bit by bit; None: they cannot serve."""
+        momenta = [self.momentum(params) for params in lists if params]
+        fit = [not any(map(spread, m)) and triton_launch.serve(self.fused, m) for m in momenta]
+        return [triton_launch.squares(m) for m in momenta] if momenta and all(fit) else None
+
+    def _buffer(self, p: Tensor, name: str) -> Tensor:
+        state = self._state[p]
+        if name not in state:
+            state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        found: Tensor = state[name]
+        return found
+
+    def create(self) -> None:
+        """All of it, because a distributed checkpoint is read into what is there; but none for frozen parameters."""
+        two_points = self.two_points
+        for group in self.groups:
+            for p in group["params"]:
+                self._state[p].setdefault("stage", NONE)
+                if p.requires_grad:
+                    self._buffer(p, "momentum")
+                    if group["nesterov"] and two_points:
+                        self._buffer(p, "fresh")
+
+    def check_loaded(self) -> None:
+        """What a checkpoint brought fits the parameters."""
+        for p in self.params:
+            state = self._state[p]
+            for name in state.keys() & {"momentum", "fresh"}:
+                if not isinstance(state[name], Tensor) or state[name].shape != p.shape:
+                    shape = tuple(getattr(state[name], "shape", ()))
+                    raise ValueError(
+                        f"{WHO}.load_state_dict: {name} must have its parameter's shape {tuple(p.shape)}; got {shape}"
+                    )
+            stage = state.get("stage", NONE)
+            if stage not in (NONE, READY, DUE):
+                raise ValueError(f"{WHO}.load_state_dict: stage must be 0, 1 or 2; got {stage!r}")
+            if stage != NONE and "momentum" not in state:
+                raise ValueError(f"{WHO}.load_state_dict: stage must be 0 without a momentum; got {stage!r}")

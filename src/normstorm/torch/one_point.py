@@ -1,68 +1,91 @@
-"""A step that asks one gradient at one point."""
+"""A step that asks one gradient at one point: m <- beta m + (1 - beta) g, and the move follows at once."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from typing import Any
 
+import torch
 from torch import Tensor
 
-from .moves import NONE, READY, Group, Move, ahead, buffer, first_weight, gradients, mixed
-from .shards import local, spread
-from .update import blend
+from .estimates import NONE, READY, Estimates, drop_gradients, mixed, with_gradient
+from .hooks import Folding
+from .passes import first_weight
+from .sharding import spread
+from .updates import Group, Update, ahead
 
-if TYPE_CHECKING:
-    from .optimizer import NormalizedStorm
 
+class OnePointStep:
+    """`take` gradients, as they come; then `finish`, or `abandon` if the backward failed.
 
-class Single:
-    """m <- beta m + (1 - beta) g, and the move follows at once. `factor` undoes a GradScaler's."""
+    `factor` undoes a GradScaler's.
+    """
 
-    def __init__(self, optimizer: NormalizedStorm, factor: float = 1.0) -> None:
-        self.state = optimizer.state
-        self.groups: list[Group] = optimizer.param_groups
-        self.fused = optimizer.fused
+    def __init__(self, estimates: Estimates, factor: float = 1.0) -> None:
+        self.estimates = estimates
         self.factor = factor
-        self.move = Move(optimizer.fused, self.estimates)
-        self.waiting: list[tuple[Group, list[Tensor]]] = []
-        self.sums: list[Tensor | None] = []
-        self.begun = False
+        self._update = Update(estimates.fused, self._ahead)
+        self._waiting: list[tuple[Group, list[Tensor]]] = []
+        self._sums: list[Tensor | None] = []
+        self._begun = False
+
+    def take_all(self) -> None:
+        """Every gradient that is there."""
+        for group in self.estimates.groups:
+            self.take(group, with_gradient(group["params"]))
 
     def take(self, group: Group, params: list[Tensor]) -> None:
         """Fold gradients; move at once only where the direction needs a gradient that is about to be freed."""
         beta = float(group["beta"])
-        new = [p for p in params if self.state[p]["stage"] == NONE]
-        known = [p for p in params if self.state[p]["stage"] != NONE]
+        new = [p for p in params if self.estimates.stage(p) == NONE]
+        known = [p for p in params if self.estimates.stage(p) != NONE]
         for some, keep, weight in ((new, 0.0, first_weight(group)), (known, beta, 1 - beta)):
             if not some:
                 continue
-            m = [local(buffer(self.state[p], p, "momentum")) for p in some]
-            sums = blend(m, gradients(some), keep, weight * self.factor, self.fused)
-            for p in some:
-                self.state[p]["stage"] = READY
-            self.begun = True
+            sums = self.estimates.fold(some, keep, weight * self.factor)
+            self.estimates.set_stage(some, READY)
+            self._begun = True
             if group["geometry"] == "euclidean":
-                self.sums.append(None if ahead(group) or any(map(spread, some)) else sums)
+                self._sums.append(None if ahead(group) or any(map(spread, some)) else sums)
             elif ahead(group):
-                self.move(group, some)
+                self._update.apply(group, some)
                 continue
-            self.waiting.append((group, some))
+            self._waiting.append((group, some))
 
-    def estimates(self, group: Group, params: list[Tensor]) -> list[Tensor]:
-        m = [self.state[p]["momentum"] for p in params]
-        part = ahead(group)
+    def take_arrived(self, params: Iterable[Tensor]) -> None:
+        """In lean memory, during the backward: what is folded is freed, unless its direction waits for the norm."""
+        arrived = set(params)
+        for group in self.estimates.groups:
+            if group["geometry"] != "euclidean" or ahead(group) == 0:
+                self.take(group, some := [p for p in group["params"] if p in arrived])
+                drop_gradients(some)
+
+    def _ahead(self, group: Group, params: list[Tensor]) -> list[Tensor]:
+        m, part = self.estimates.momentum(params), ahead(group)
         return mixed(m, [p.grad for p in params], 1 - part, part * self.factor) if part else m
 
+    def run(self, closure: Callable[[], Any], folding: Folding) -> Any:
+        """The whole step by a closure that calls backward; returns its loss."""
+        try:
+            with folding(self.take_arrived), torch.enable_grad():
+                loss = closure()
+        except BaseException:
+            self.abandon()
+            raise
+        self.take_all()
+        self.finish()
+        drop_gradients(self.estimates.params)
+        return loss
+
     def finish(self) -> None:
-        whole = [part for part in self.sums if part is not None]
-        euclidean = [(group, params) for group, params in self.waiting if group["geometry"] == "euclidean"]
-        self.move.measure(euclidean, whole if len(whole) == len(self.sums) else None)
-        for group in self.groups:
-            self.move(group, [p for other, params in self.waiting if other is group for p in params])
+        whole = [part for part in self._sums if part is not None]
+        euclidean = [(group, params) for group, params in self._waiting if group["geometry"] == "euclidean"]
+        self._update.measure(euclidean, whole if len(whole) == len(self._sums) else None)
+        for group in self.estimates.groups:
+            self._update.apply(group, [p for other, params in self._waiting if other is group for p in params])
 
     def abandon(self) -> None:
-        """The backward failed. Estimates that have taken its gradients are lost, so all of them begin anew."""
-        for group in self.groups:
-            for p in group["params"]:
-                p.grad = None
-                if self.begun:
-                    self.state[p]["stage"] = NONE
+        """Estimates that have taken gradients of a backward that failed are lost, so all of them begin anew."""
+        drop_gradients(self.estimates.params)
+        if self._begun:
+            self.estimates.set_stage(self.estimates.params, NONE)

@@ -1,259 +1,249 @@
-"""One step of the optimizer: gradients into estimates, estimates into moves.
+"""A step between two points, from its first pass to its last; `passes` has the recursion.
 
-`Walk` is a step between two points, from its first pass to its last. Its passes are
-
-    old     k samples at x_{t-1}       m <- beta m - c beta g,   and the weights move to x_t
-    new     the same k at x_t          m <- m + (c beta + (1 - beta) k / K) g
-    rest    the other K - k at x_t     m <- m + (1 - beta) (1 - k / K) g
-
-An estimate that does not exist yet starts at the mean over all K samples. A gradient that is None in one pass counts as
-zero there; a parameter without any gradient in a whole step keeps its estimate and stays where it is.
+A gradient that is None in one pass counts as zero there; a parameter without any gradient in a whole step keeps its
+estimate and stays where it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from . import kernels
-from .moves import DUE, NONE, READY, Group, Move, buffer, first_weight, gradients, mixed, with_gradient
-from .options import WHO
-from .replay import RandomState
-from .shards import local, spread
-from .update import blend, carry
-
-if TYPE_CHECKING:
-    from .optimizer import NormalizedStorm
+from .estimates import DUE, NONE, READY, Estimates, Squares, drop_gradients, gradients, mixed, with_gradient
+from .hooks import Folding
+from .passes import Passes, weight
+from .replay import RandomState, frozen_statistics
+from .sharding import local, spread
+from .updates import Group, Update, axpy_lerp_
 
 
-class Walk:
-    """A step between two points. `scaled`: gradients carry a GradScaler's factor; nothing is folded before the end."""
+class TwoPointStep:
+    """`passing` old, new and rest; then `finish`, or `abandon`. Both return the squares that the next step may use.
 
-    def __init__(self, optimizer: NormalizedStorm, scaled: bool) -> None:
-        self.optimizer = optimizer
-        self.scaled = scaled
-        self.state = optimizer.state
-        self.fused = optimizer.fused
-        self.groups: list[Group] = optimizer.param_groups
-        self.group_of = {p: group for group in self.groups for p in group["params"]}
-        self.due = {p for p in self.group_of if self.state[p]["stage"] == DUE}
-        self.corrected = bool(self.due)  # without a move there is no difference to correct by
-        self.share = 1.0
-        self.passes: list[str] = []
-        self.inside: str | None = None
-        self.touched: set[Tensor] = set()
-        self.refreshed: set[Tensor] = set()
-        self.moved = False
-        self.kept: dict[Tensor, Tensor] = {}
-        self.before: dict[Tensor, Tensor] = {}
-        self.sums: list[Tensor] | None = None
-        self.random: RandomState | None = None
-        self.move = Move(self.fused, self.estimates)
-        if self.due:
+    scaled   gradients carry a GradScaler's factor; nothing is folded before the end
+    paired   False: the pass at the old point is left out, and the caller brings the difference with `add`
+    """
+
+    def __init__(
+        self, estimates: Estimates, squares: Squares | None, *, scaled: bool = False, paired: bool = True
+    ) -> None:
+        self.estimates, self.scaled = estimates, scaled
+        self.group_of: dict[Tensor, Group] = {p: group for group in estimates.groups for p in group["params"]}
+        self.passes = Passes()
+        self._squares = squares
+        self._due = estimates.due()
+        self._corrected = paired and bool(self._due)  # without a move there is no difference to correct by
+        self._touched: set[Tensor] = set()
+        self._refreshed: set[Tensor] = set()
+        self._moved = False
+        self._kept: dict[Tensor, Tensor] = {}
+        self._before: dict[Tensor, Tensor] = {}
+        self._sums: list[Tensor] | None = None
+        self._random: RandomState | None = None
+        self._update = Update(estimates.fused, self._ahead)
+        if self._due:
             self._measure()
 
-    def _measure(self) -> None:
-        euclidean = [group for group in self.groups if group["geometry"] == "euclidean"]
-        due = [(group, [p for p in group["params"] if p in self.due]) for group in euclidean]
-        sums, measured = self.optimizer._sums or (None, set())
-        plain = self.optimizer.plain_estimates
-        sums = sums if plain and measured == {p for _, params in due for p in params} else None
-        if sums is None and plain:
-            lists = [[self.state[p]["momentum"] for p in params] for _, params in due if params]
-            sums = [part for part in map(self._kernel_squares, lists) if part is not None]
-            sums = sums if len(sums) == len(lists) and sums else None
-        self.move.measure(due, sums)
+    # What is left of an estimate, and what a gradient counts.
 
-    def _kernel_squares(self, estimates: list[Tensor]) -> Tensor | None:
-        """As the kernels add them, so that a run that is resumed goes on bit by bit."""
-        fit = not any(map(spread, estimates)) and kernels.serve(self.fused, estimates)
-        return kernels.squares(estimates) if fit else None
+    @property
+    def any_due(self) -> bool:
+        return bool(self._due)
 
-    def estimates(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
-        beta = float(group["beta"])
-        m = [self.state[p]["momentum"] for p in params]
-        return mixed(m, [self.state[p]["fresh"] for p in params], beta, 1 - beta) if group["nesterov"] else m
+    def begun(self, p: Tensor) -> bool:
+        return self.estimates.stage(p) != NONE
 
-    def weight(self, p: Tensor, kind: str) -> float:
-        group = self.group_of[p]
-        beta = float(group["beta"])
-        part = 1 - self.share if kind == "rest" else self.share
-        if self.state[p]["stage"] == NONE:
-            return 0.0 if kind == "old" else part * first_weight(group)
-        across = beta * float(group["correction"]) if self.corrected else 0.0
-        if kind == "old":
-            return -across
-        return (1 - beta) * part + (across if kind == "new" else 0.0)
+    def _weight(self, p: Tensor, kind: str) -> float:
+        part = self.passes.part(kind)
+        return weight(self.group_of[p], kind, part, begun=self.begun(p), corrected=self._corrected)
 
-    def keep(self, p: Tensor) -> float:
+    def _keep(self, p: Tensor) -> float:
         """What is left of the old estimate when the first gradient of a step arrives."""
-        if p in self.touched:
+        if p in self._touched:
             return 1.0
-        return 0.0 if self.state[p]["stage"] == NONE else float(self.group_of[p]["beta"])
+        return float(self.group_of[p]["beta"]) if self.begun(p) else 0.0
 
-    def check_order(self, kind: str) -> None:
-        before = {"old": ([],), "new": ([], ["old"]), "rest": (["new"], ["old", "new"])}
-        if self.inside is not None or self.passes not in before[kind]:
-            done = f"inside {self.inside}" if self.inside else f"after {', '.join(self.passes) or 'none'}"
-            raise RuntimeError(f"{WHO}: passes must come in the order old_point, new_point, rest; got {kind} {done}")
-        if kind == "rest" and self.share == 1:
-            raise RuntimeError(f"{WHO}: rest needs new_point(share=k/K) with a share below 1; got share=1")
+    def _alike(self, params: Sequence[Tensor], kind: str) -> list[tuple[list[Tensor], float, float]]:
+        """Lists of parameters of one group that take the same two weights, and these."""
+        lists: dict[tuple[int, float, float], list[Tensor]] = {}
+        for p in params:
+            lists.setdefault((id(self.group_of[p]), self._keep(p), self._weight(p, kind)), []).append(p)
+        return [(some, keep, take) for (_, keep, take), some in lists.items()]
 
-    # Gradients arrive: a few at a time from a backward's hooks (lean), or all at the end of a pass.
+    # Passes.
+
+    @contextmanager
+    def passing(self, kind: str, share: float, folding: Folding, module: nn.Module | None) -> Iterator[None]:
+        """Backward is called inside; `folding` gives gradients away while it goes on, if memory is lean."""
+        with torch.no_grad():
+            self.enter(kind, share)
+        with ExitStack() as stack:
+            if kind == "old":
+                stack.enter_context(frozen_statistics(module))
+            if not self.scaled and (kind != "old" or self._corrected):
+                stack.enter_context(folding(partial(self._fold, kind=kind)))
+            stack.enter_context(torch.enable_grad())
+            yield
+        with torch.no_grad():
+            self.leave(kind)
 
     def enter(self, kind: str, share: float) -> None:
-        self.inside = kind
-        self.share = share if kind == "new" else self.share
-        for p in self.group_of:
-            p.grad = None
+        self.passes.enter(kind, share)
+        drop_gradients(self.group_of)
         if kind == "old":
-            self.random = RandomState(self.group_of)
+            self._random = RandomState(self.group_of)
         if kind == "new":
             torch.clear_autocast_cache()  # it would hold the weights of the old point
-            if self.random is not None:
-                self.random.restore()
+            if self._random is not None:
+                self._random.restore()
         if self.scaled and kind != "old":
             self._enter_scaled(kind)
 
     def _enter_scaled(self, kind: str) -> None:
         """What has arrived waits in .grad, in units of the weight of the pass that comes."""
         if kind == "new":
-            self.before = {p: local(p).clone() for p in self.due}
-            self._move_rest()
+            self._before = {p: local(p).clone() for p in self._due}
+            self.move_due()
         earlier = "old" if kind == "new" else "new"
-        for p, grad in self.kept.items():
-            p.grad = grad.mul_(self.weight(p, earlier) / self.weight(p, kind))
-        self.kept = {}
-
-    def fold(self, params: Sequence[Tensor], kind: str) -> None:
-        """Gradients of some parameters into their estimates; the gradients are given back."""
-        if kind == "old":
-            leaving = [p for p in params if p in self.due]
-            params = [p for p in params if p not in self.due]
-            self._carry(leaving)
-        sums = []
-        for some in self._alike(params, kind):
-            first = some[0]
-            part = blend(
-                self._shards(some, "momentum"), gradients(some), self.keep(first), self.weight(first, kind), self.fused
-            )
-            if kind != "old":
-                self._refresh(some, kind)
-            self._finish(some)
-            sums.append(part)
-        self.sums = None if None in sums or not sums else [part for part in sums if part is not None]
-
-    def _carry(self, params: list[Tensor]) -> None:
-        """Move from where an estimate is due, then begin the next one."""
-        for some in self._alike(params, "old"):
-            group, first = self.group_of[some[0]], some[0]
-            keep, take = self.keep(first), self.weight(first, "old")
-            m = self._shards(some, "momentum")
-            if group["geometry"] == "euclidean" and not group["nesterov"]:
-                x = [local(p) for p in some]
-                carry(x, m, gradients(some), *self.move.lengths(group), keep, take, self.fused)
-            else:
-                self.move(group, some)
-                blend(m, gradients(some), keep, take, self.fused)
-            self.due.difference_update(some)
-            self.moved = True
-            self._finish(some)
-
-    def _finish(self, params: list[Tensor]) -> None:
-        self.touched.update(params)
-        for p in params:
-            p.grad = None
-
-    def _refresh(self, params: list[Tensor], kind: str) -> None:
-        if self.group_of[params[0]]["nesterov"]:
-            part = 1 - self.share if kind == "rest" else self.share
-            again = [p for p in params if p in self.refreshed]
-            for some, keep in ((again, 1.0), ([p for p in params if p not in self.refreshed], 0.0)):
-                if some:
-                    blend(self._shards(some, "fresh"), gradients(some), keep, part, self.fused)
-            self.refreshed.update(params)
-
-    def _shards(self, params: Sequence[Tensor], name: str) -> list[Tensor]:
-        return [local(buffer(self.state[p], p, name)) for p in params]
-
-    def _alike(self, params: Sequence[Tensor], kind: str) -> list[list[Tensor]]:
-        """Lists of parameters of one group that take the same two weights."""
-        lists: dict[tuple[int, float, float], list[Tensor]] = {}
-        for p in params:
-            lists.setdefault((id(self.group_of[p]), self.keep(p), self.weight(p, kind)), []).append(p)
-        return list(lists.values())
-
-    def _move_rest(self) -> None:
-        """Whatever has not moved yet: parameters without a gradient at the old point, or all of them."""
-        for group in self.groups:
-            params = [p for p in group["params"] if p in self.due]
-            self.move(group, params)
-            self.moved = self.moved or bool(params)
-        self.due = set()
-
-    # Ends.
+        for p, grad in self._kept.items():
+            p.grad = grad.mul_(self._weight(p, earlier) / self._weight(p, kind))
+        self._kept = {}
 
     def leave(self, kind: str) -> None:
         """A pass ended well."""
-        self.inside = None
-        self.passes.append(kind)
+        self.passes.leave(kind)
         if self.scaled:
-            self.kept = {p: g for p in self.group_of if (g := p.grad) is not None and (kind == "new" or self.corrected)}
-            for p in self.group_of if kind == "old" else ():
-                p.grad = None
-            return
-        if kind != "old" or self.corrected:
-            self._fold_all(kind)
+            wanted = kind == "new" or self._corrected
+            self._kept = {p: g for p in self.group_of if (g := p.grad) is not None and wanted}
+        else:
+            if kind != "old" or self._corrected:
+                self._fold_all(kind)
+            if kind == "old":
+                self.move_due()
         if kind == "old":
-            self._move_rest()
-            for p in self.group_of:
-                p.grad = None
+            drop_gradients(self.group_of)
+
+    # Gradients arrive: a few at a time from a backward's hooks (lean), or all at the end of a pass.
+
+    def _fold(self, params: Sequence[Tensor], kind: str) -> None:
+        """Gradients of some parameters into their estimates; the gradients are given back."""
+        if kind == "old":
+            leaving = [p for p in params if p in self._due]
+            params = [p for p in params if p not in self._due]
+            self._move_and_fold(leaving)
+        sums = []
+        for some, keep, take in self._alike(params, kind):
+            sums.append(self.estimates.fold(some, keep, take))
+            if kind != "old":
+                self._refresh(some, kind)
+            self._taken(some)
+        self._sums = None if None in sums or not sums else [part for part in sums if part is not None]
+
+    def _move_and_fold(self, params: list[Tensor]) -> None:
+        """Move from where an estimate is due, then begin the next one."""
+        for some, keep, take in self._alike(params, "old"):
+            group = self.group_of[some[0]]
+            if group["geometry"] == "euclidean" and not group["nesterov"]:
+                x, m = [local(p) for p in some], self.estimates.shards(some)
+                lengths = self._update.lengths(group)
+                axpy_lerp_(x, m, gradients(some), *lengths, keep, take, self.estimates.fused)
+            else:
+                self._update.apply(group, some)
+                self.estimates.fold(some, keep, take)
+            self._due.difference_update(some)
+            self._moved = True
+            self._taken(some)
+
+    def _refresh(self, params: list[Tensor], kind: str) -> None:
+        if self.group_of[params[0]]["nesterov"]:
+            again = [p for p in params if p in self._refreshed]
+            for some, keep in ((again, 1.0), ([p for p in params if p not in self._refreshed], 0.0)):
+                if some:
+                    self.estimates.fold(some, keep, self.passes.part(kind), "fresh")
+            self._refreshed.update(params)
+
+    def _taken(self, params: list[Tensor]) -> None:
+        self._touched.update(params)
+        drop_gradients(params)
 
     def _fold_all(self, kind: str) -> None:
         sums: list[Tensor] = []
         measured = 0
-        for group in self.groups:
+        for group in self.estimates.groups:
             some = with_gradient(group["params"])
             if some:
-                self.fold(some, kind)
-                if group["geometry"] == "euclidean" and self.sums is not None:
-                    sums += self.sums
+                self._fold(some, kind)
+                if group["geometry"] == "euclidean" and self._sums is not None:
+                    sums += self._sums
                     measured += len(some)
-        euclidean = [p for p in self.touched if self.group_of[p]["geometry"] == "euclidean"]
-        self.sums = sums if sums and measured == len(euclidean) else None
+        self._sums = sums if sums and measured == len(self._euclidean(self._touched)) else None
 
-    def finish(self, factor: float) -> None:
-        """The step is complete: every estimate that saw a gradient has a move due. `factor` undoes a scaler's."""
+    def add(self, products: dict[Tensor, Tensor]) -> None:
+        """To the momentum alone, after a pass: the fresh gradient of nesterov has no part in it."""
+        for m, product in zip(self.estimates.momentum(products), products.values(), strict=True):
+            m.add_(product)
+        self._sums = None if products else self._sums
+
+    # Moves.
+
+    def _ahead(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
+        beta, m = float(group["beta"]), self.estimates.momentum(params)
+        return mixed(m, self.estimates.fresh(params), beta, 1 - beta) if group["nesterov"] else m
+
+    def _euclidean(self, params: set[Tensor]) -> set[Tensor]:
+        return {p for p in params if self.group_of[p]["geometry"] == "euclidean"}
+
+    def _measure(self) -> None:
+        """The common norm, from squares that are known if they are those of all estimates whose move is due."""
+        euclidean = [group for group in self.estimates.groups if group["geometry"] == "euclidean"]
+        due = [(group, [p for p in group["params"] if p in self._due]) for group in euclidean]
+        sums = None
+        if self.estimates.plain:
+            known = self._squares
+            whole = known is not None and known.members == self._euclidean(self._due)
+            sums = known.sums if known and whole else self.estimates.squares([params for _, params in due])
+        self._update.measure(due, sums)
+
+    def move_due(self) -> None:
+        """Whatever has not moved yet: parameters without a gradient at the old point, or all of them."""
+        for group in self.estimates.groups:
+            params = [p for p in group["params"] if p in self._due]
+            self._update.apply(group, params)
+            self._moved = self._moved or bool(params)
+        self._due = set()
+
+    # Ends.
+
+    def finish(self, factor: float) -> Squares | None:
+        """Every estimate that saw a gradient has a move due. `factor` undoes a scaler's."""
         if self.scaled:
-            last = self.passes[-1]
-            for group in self.groups:
-                for some in self._alike(with_gradient(group["params"]), last):
-                    take = factor * self.weight(some[0], last)
-                    blend(self._shards(some, "momentum"), gradients(some), self.keep(some[0]), take, self.fused)
-                    self._finish(some)
-        for p in self.group_of:
-            if p in self.touched:
-                self.state[p]["stage"] = DUE
-                if self.group_of[p]["nesterov"] and p not in self.refreshed:  # no gradient at the new point
-                    local(buffer(self.state[p], p, "fresh")).zero_()
-            elif self.state[p]["stage"] == DUE:
-                self.state[p]["stage"] = READY
-        plain = self.optimizer.plain_estimates and not any(map(spread, self.group_of))
-        euclidean = {p for p in self.touched if self.group_of[p]["geometry"] == "euclidean"}
-        self.optimizer._sums = (self.sums, euclidean) if plain and self.sums is not None else None
+            last = self.passes.done[-1]
+            for group in self.estimates.groups:
+                for some, keep, take in self._alike(with_gradient(group["params"]), last):
+                    self.estimates.fold(some, keep, factor * take)
+                    self._taken(some)
+        rested = [p for p in self.group_of if p not in self._touched and self.estimates.stage(p) == DUE]
+        self.estimates.set_stage(self._touched, DUE)
+        self.estimates.set_stage(rested, READY)
+        for p in self._touched - self._refreshed:  # no gradient at the new point
+            if self.group_of[p]["nesterov"]:
+                self.estimates.shards([p], "fresh")[0].zero_()
+        if self._sums is None or not self.estimates.plain or any(map(spread, self.group_of)):
+            return None
+        return Squares(self._sums, self._euclidean(self._touched))
 
-    def abandon(self) -> None:
+    def abandon(self) -> Squares | None:
         """A pass failed: all is as before if nothing has happened yet; else at the new point, without estimates."""
-        for p in self.group_of:
-            p.grad = None
+        drop_gradients(self.group_of)
         if self.scaled:
-            for p, old in self.before.items():
+            for p, old in self._before.items():
                 local(p).copy_(old)
-        elif self.touched or self.moved:
-            self._move_rest()
-            for p in self.group_of:
-                self.state[p]["stage"] = NONE
-            self.optimizer._sums = None
+        elif self._touched or self._moved:
+            self.move_due()
+            self.estimates.set_stage(self.group_of, NONE)
+            return None
+        return self._squares

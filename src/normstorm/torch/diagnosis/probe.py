@@ -1,138 +1,17 @@
-"""A short run beside the real one: what is measured on the way, and how everything is put back."""
+"""A short run beside the real one, and what is measured on the way."""
 
 from __future__ import annotations
 
-import random
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from .batches import _size, described
-from .replay import RandomState
-
-Gradient = list[Tensor]
-
-
-@contextmanager
-def set_aside(model: nn.Module) -> Iterator[None]:
-    """Inside, the model's tensors are copies. Afterwards everything is as before, random numbers included."""
-    tensors: list[Tensor] = list(model.parameters())
-    homes = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
-    tensors += list({id(b): b for _, _, b in homes}.values())
-    originals = [t.data for t in tensors]
-    grads = [(p, p.grad, p.requires_grad) for p in model.parameters()]
-    modes = [(m, m.training) for m in model.modules()]
-    states = RandomState(tensors), random.getstate(), np.random.get_state()
-    try:
-        for t in tensors:
-            t.data = t.data.clone()
-        for p, _, _ in grads:
-            p.grad = None
-        yield
-    finally:
-        for t, original in zip(tensors, originals, strict=True):
-            t.data = original
-        for p, grad, wanted in grads:
-            p.requires_grad_(wanted)
-            p.grad = grad
-        for m, training in modes:
-            m.training = training
-        for m, name, b in homes:
-            m._buffers[name] = b
-        states[0].restore()
-        random.setstate(states[1])
-        np.random.set_state(states[2])
-
-
-class Batches:
-    """Batches without end: a callable is asked, an iterable is begun again when it ends."""
-
-    def __init__(self, who: str, data: Any) -> None:
-        self.who, self.data = who, data
-        if not callable(data) and not hasattr(data, "__iter__"):
-            raise ValueError(
-                f"{who}: data must be an iterable of batches or a function that returns one; got {type(data).__name__}"
-            )
-        self.source: Iterator[Any] | None = None
-
-    def __call__(self) -> Any:
-        if not hasattr(self.data, "__iter__"):
-            return self.data()
-        if self.source is None:
-            self.source = iter(self.data)
-        for batch in self.source:
-            return batch
-        self.source = iter(self.data)
-        for batch in self.source:
-            return batch
-        raise ValueError(f"{self.who}: data must not run out of batches; got an iterator that ended")
-
-
-class Eye:
-    """Gradients of the loss with respect to the model's parameters, at any point, with the same random numbers."""
-
-    def __init__(self, who: str, model: Any, loss: Any, data: Any) -> None:
-        if not isinstance(model, nn.Module):
-            raise ValueError(f"{who}: model must be a torch.nn.Module; got {type(model).__name__}")
-        if not callable(loss):
-            raise ValueError(f"{who}: loss must be a function of a batch; got {type(loss).__name__}")
-        self.who, self.model, self.loss = who, model, loss
-        self.params = [p for p in model.parameters() if p.requires_grad]
-        if not self.params:
-            raise ValueError(f"{who}: model must have a parameter that requires a gradient; got none")
-        self.batches = Batches(who, data)
-        self.passes, self.seconds = 0, 0.0
-
-    def point(self) -> Gradient:
-        return [p.detach().clone() for p in self.params]
-
-    def move(self, point: Gradient) -> None:
-        with torch.no_grad():
-            for p, value in zip(self.params, point, strict=True):
-                p.copy_(value)
-
-    def value(self, batch: Any) -> Tensor:
-        with torch.enable_grad():
-            found = self.loss(*batch) if isinstance(batch, tuple | list) else self.loss(batch)
-        if not isinstance(found, Tensor) or found.numel() != 1:
-            raise ValueError(f"{self.who}: loss must return a tensor with one number; got {described(found)}")
-        if not torch.isfinite(found).all():
-            raise ValueError(f"{self.who}: loss must be finite along the probe; got {float(found.detach())}")
-        if not found.requires_grad:
-            raise ValueError(
-                f"{self.who}: loss must depend on a parameter that requires a gradient; got one that does not"
-            )
-        return found
-
-    def gradient(self, batch: Any, seed: int) -> Gradient:
-        """On one batch, here; `seed` decides dropout and the like, and leaves no trace."""
-        start, before = time.perf_counter(), RandomState(self.params)
-        torch.manual_seed(seed)
-        found = torch.autograd.grad(self.value(batch).reshape(()), self.params, allow_unused=True)
-        before.restore()
-        grads = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.params, strict=True)]
-        if self.params[0].device.type != "cpu":
-            torch.get_device_module(self.params[0].device).synchronize()
-        self.seconds += time.perf_counter() - start
-        self.passes += 1
-        return grads
-
-
-def dot(a: Gradient, b: Gradient) -> float:
-    """The inner product; no number is narrower than single precision."""
-    wide = (torch.promote_types(x.dtype, torch.float32) for x in a)
-    terms = [torch.dot(x.flatten().to(w), y.flatten().to(w)) for x, y, w in zip(a, b, wide, strict=True)]
-    return float(torch.stack([term.double() for term in terms]).sum())
-
-
-def minus(a: Gradient, b: Gradient) -> Gradient:
-    return [x - y for x, y in zip(a, b, strict=True)]
+from .oracle import Gradient, GradientOracle, dot, minus
 
 
 @dataclass(frozen=True)
@@ -147,16 +26,16 @@ class Products:
     cross: np.ndarray
 
 
-def look(eye: Eye, points: Sequence[Gradient]) -> tuple[np.ndarray, np.ndarray]:
+def look(oracle: GradientOracle, points: Sequence[Gradient]) -> tuple[np.ndarray, np.ndarray]:
     """Products of one measurement on two fresh batches, at x_{t-window}, x_{t-2}, x_{t-1}, x_t; the last is here."""
     seeds = torch.randint(2**31, (2,)).tolist()
     pair = []
     for seed in seeds:
-        batch = eye.batches()
+        batch = oracle.batches()
         found = []
         for point in points:
-            eye.move(point)
-            found.append(eye.gradient(batch, seed))
+            oracle.move(point)
+            found.append(oracle.gradient(batch, seed))
         pair.append([found[3], minus(found[3], found[2]), minus(found[2], found[1]), minus(found[3], found[0])])
     own = np.mean([_products(vectors, vectors) for vectors in pair], axis=0)
     cross = _products(*pair)
@@ -167,57 +46,92 @@ def _products(a: list[Gradient], b: list[Gradient]) -> np.ndarray:
     return np.array([[dot(x, y) for y in b] for x in a])
 
 
-def walk(eye: Eye, step: Callable[[Any], Any], steps: int, window: int, rest: int = 0) -> Products:
+def walk(oracle: GradientOracle, step: Callable[[Any], Any], steps: int, window: int, rest: int = 0) -> Products:
     """Take steps on fresh batches; after every `window` of them, measure.  `rest`: steps before the first window."""
-    long_ago = eye.point()
+    long_ago = oracle.point()
     trail = [long_ago] * 3
     own, cross = [], []
     for t in range(1, steps + 1):
-        step(eye.batches())
-        trail = [eye.point(), *trail[:2]]
+        step(oracle.batches())
+        trail = [oracle.point(), *trail[:2]]
         if t % window == 0:
             if t > rest:
-                found = look(eye, (long_ago, *reversed(trail)))
+                found = look(oracle, (long_ago, *reversed(trail)))
                 own.append(found[0])
                 cross.append(found[1])
             long_ago = trail[0]
     return Products(np.array(own), np.array(cross))
 
 
-def lead(eye: Eye, mine: Gradient, other: Gradient, draws: int = 128) -> tuple[float, float]:
+@dataclass(frozen=True)
+class Probe:
+    """Lengths from mean products; what is not positive after the noise is taken off is 0."""
+
+    gradient: float
+    noise: float
+    drift: float
+    window_drift: float
+    exponent: float
+    curvature_noise: float
+    bounce: float
+    change: float
+
+
+def from_products(own: np.ndarray, cross: np.ndarray, window: int) -> Probe:
+    """`window`: steps of the last change."""
+
+    def root(value: float) -> float:
+        return math.sqrt(max(float(value), 0.0))
+
+    drift, wide = root(cross[1, 1]), root(cross[3, 3])
+    exponent = math.log(wide / drift) / math.log(window) if drift > 0 and wide > 0 else 0.0
+    both = drift * root(cross[2, 2])
+    return Probe(
+        gradient=root(cross[0, 0]),
+        noise=root(own[0, 0] - cross[0, 0]),
+        drift=drift,
+        window_drift=wide,
+        exponent=min(max(exponent, 0.0), 1.0),
+        curvature_noise=root(own[1, 1] - cross[1, 1]),
+        bounce=min(max(float(cross[1, 2]) / both, -1.0), 1.0) if both > 0 else 0.0,
+        change=root(own[1, 1] / own[0, 0]) if own[0, 0] > 0 else 0.0,
+    )
+
+
+def lead(oracle: GradientOracle, mine: Gradient, other: Gradient, draws: int = 128) -> tuple[float, float]:
     """Loss at `other` less loss at `mine`, mean over fresh batches, and its standard error."""
     gaps = []
     for _ in range(draws):
-        batch, seed, values = eye.batches(), int(torch.randint(2**31, ())), []
+        batch, seed, values = oracle.batches(), int(torch.randint(2**31, ())), []
         for point in (mine, other):
-            eye.move(point)
+            oracle.move(point)
             torch.manual_seed(seed)
-            values.append(float(eye.value(batch).detach()))
+            values.append(float(oracle.value(batch).detach()))
         gaps.append(values[1] - values[0])
     return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / draws**0.5)
 
 
-def rounding(eye: Eye, here: Gradient, before: Gradient) -> float | None:
+def rounding(oracle: GradientOracle, here: Gradient, before: Gradient) -> float | None:
     """||D - D'|| / ||D'||: the difference of gradients as the user computes it, and in double precision.
 
     With dropout off: double precision draws other masks. None where the loss has no double precision or
     turns out to be another function there, and where the weights do not move.
     """
-    eye.model.eval()
-    batch, seed = eye.batches(), 0
+    oracle.model.eval()
+    batch, seed = oracle.batches(), 0
     mine: list[Gradient] = []
     for point in (before, here):
-        eye.move(point)
-        mine.append([g.double() for g in eye.gradient(batch, seed)])
-    tensors = [*eye.model.parameters(), *eye.model.buffers()]
+        oracle.move(point)
+        mine.append([g.double() for g in oracle.gradient(batch, seed)])
+    tensors = [*oracle.model.parameters(), *oracle.model.buffers()]
     kept = [t.data for t in tensors]
     exact: list[Gradient] = []
     try:
         for t in tensors:
             t.data = _double(t.data)
         for point in (before, here):
-            eye.move(point)
-            exact.append(eye.gradient(_double_batch(batch), seed))
+            oracle.move(point)
+            exact.append(oracle.gradient(_double_batch(batch), seed))
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     finally:
@@ -238,11 +152,3 @@ def _double_batch(batch: Any) -> Any:
     if isinstance(batch, dict):
         return {name: _double(t) for name, t in batch.items()}
     return [_double(t) for t in batch] if isinstance(batch, tuple | list) else _double(batch)
-
-
-def samples(who: str, batch: Any) -> int:
-    """K, the samples of a batch."""
-    try:
-        return _size(batch)
-    except ValueError as error:
-        raise ValueError(f"{who}: {str(error).partition(': ')[2]}") from None
