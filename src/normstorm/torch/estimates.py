@@ -9,7 +9,7 @@ A step reads and changes them through `Estimates` alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, MutableMapping, Sequence
+from collections.abc import Iterable, Iterator, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,14 @@ def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tenso
     return list(found)
 
 
+def _buffer(state: dict[str, Any], p: Tensor, name: str) -> Tensor:
+    """A tensor of the state of a parameter, zero where there was none."""
+    if name not in state:
+        state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+    found: Tensor = state[name]
+    return found
+
+
 @dataclass(frozen=True)
 class Squares:
     """Sums of squares that came with the last update, and of which estimates."""
@@ -86,8 +94,12 @@ class Estimates:
         for p in params:
             self._state[p]["stage"] = stage
 
-    def due(self) -> set[Tensor]:
-        return {p for p in self.params if self.stage(p) == DUE}
+    def due(self) -> Iterator[Tensor]:
+        return (p for p in self.params if self.stage(p) == DUE)
+
+    @property
+    def any_due(self) -> bool:
+        return any(True for _ in self.due())
 
     def momentum(self, params: Iterable[Tensor]) -> list[Tensor]:
         return [self._state[p]["momentum"] for p in params]
@@ -97,7 +109,7 @@ class Estimates:
 
     def shards(self, params: Iterable[Tensor], name: str = "momentum") -> list[Tensor]:
         """What this process holds of it; zero where there was none."""
-        return [local(self._buffer(p, name)) for p in params]
+        return [local(_buffer(self._state[p], p, name)) for p in params]
 
     def fold(self, params: list[Tensor], keep: float, take: float, name: str = "momentum") -> Tensor | None:
         """m <- keep m + take g; the sum of squares of the new m, if that came for nothing."""
@@ -109,23 +121,17 @@ class Estimates:
         fit = [not any(map(spread, m)) and triton_launch.serve(self.fused, m) for m in momenta]
         return [triton_launch.squares(m) for m in momenta] if momenta and all(fit) else None
 
-    def _buffer(self, p: Tensor, name: str) -> Tensor:
-        state = self._state[p]
-        if name not in state:
-            state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
-        found: Tensor = state[name]
-        return found
-
     def create(self) -> None:
         """All of it, because a distributed checkpoint is read into what is there; but none for frozen parameters."""
         two_points = self.two_points
         for group in self.groups:
             for p in group["params"]:
-                self._state[p].setdefault("stage", NONE)
+                state = self._state[p]
+                state.setdefault("stage", NONE)
                 if p.requires_grad:
-                    self._buffer(p, "momentum")
+                    _buffer(state, p, "momentum")
                     if group["nesterov"] and two_points:
-                        self._buffer(p, "fresh")
+                        _buffer(state, p, "fresh")
 
     def check_loaded(self) -> None:
         """What a checkpoint brought fits the parameters."""

@@ -172,7 +172,7 @@ class NormalizedStorm(Optimizer):
         self, head: Callable[[], Any], rest: Callable[[], Any] | None, backwards: int, share: float = 1.0
     ) -> Any:
         self._refuse_hvp()
-        if self._estimates.due():
+        if self._estimates.any_due:
             with self._pass("old", backwards):
                 head()
         with self._pass("new", backwards, share):
@@ -259,7 +259,7 @@ class NormalizedStorm(Optimizer):
         if self._under_way is None:
             self._prepare()
             self._refuse_one_point("new_point")
-            if self._estimates.due():
+            if self._estimates.any_due:
                 raise RuntimeError(f"{WHO}: old_point must come before new_point")
         with self._pass("new", backwards, float(share)):
             yield

@@ -35,7 +35,7 @@ class TwoPointStep:
         self.group_of: dict[Tensor, Group] = {p: group for group in estimates.groups for p in group["params"]}
         self.passes = Passes()
         self._squares = squares
-        self._due = estimates.due()
+        self._due = set(estimates.due())
         self._corrected = paired and bool(self._due)  # without a move there is no difference to correct by
         self._touched: set[Tensor] = set()
         self._refreshed: set[Tensor] = set()
@@ -70,8 +70,12 @@ class TwoPointStep:
     def _alike(self, params: Sequence[Tensor], kind: str) -> list[tuple[list[Tensor], float, float]]:
         """Lists of parameters of one group that take the same two weights, and these."""
         lists: dict[tuple[int, float, float], list[Tensor]] = {}
+        known: dict[tuple[int, bool, bool], tuple[float, float]] = {}  # most parameters ask for the same
         for p in params:
-            lists.setdefault((id(self.group_of[p]), self._keep(p), self._weight(p, kind)), []).append(p)
+            case = id(self.group_of[p]), p in self._touched, self.begun(p)
+            if case not in known:
+                known[case] = self._keep(p), self._weight(p, kind)
+            lists.setdefault((case[0], *known[case]), []).append(p)
         return [(some, keep, take) for (_, keep, take), some in lists.items()]
 
     # Passes.
