@@ -152,11 +152,14 @@ def test_one_point(memory: str, geometry: str, nesterov: bool) -> None:
         assert momenta_apart(opt, model, slow.m) < CLOSE
 
 
-@pytest.mark.parametrize("entrance", ["closure", "batch"])
-@pytest.mark.parametrize("memory", MEMORY)
-def test_one_point_by_other_entrances(memory: str, entrance: str) -> None:
+FREED = ONE_POINT | {"geometry": ("euclidean", "sign")}
+
+
+@cases(FREED | {"entrance": ("closure", "batch")}, also=every(FREED))
+def test_one_point_by_other_entrances(memory: str, entrance: str, geometry: str, nesterov: bool) -> None:
+    """In lean memory gradients are freed during the backward, unless the direction still needs them."""
     model = network()
-    groups = grouped(model, "euclidean", lr=0.05, correction=0.0)
+    groups = grouped(model, geometry, lr=LR[geometry], correction=0.0, nesterov=nesterov)
     path = path_of(reference(model, groups), K, SHORT)
     follow(optimizer(model, groups, memory=memory), model, path, ENTRANCES[entrance])
 
