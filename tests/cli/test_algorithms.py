@@ -7,11 +7,7 @@ import jax
 import pytest
 
 from normstorm.algorithms import CATALOGUE, introspection
-<<<<<<< HEAD:tests/cli/test_listings.py
-from normstorm.cli import listings as catalogue
-=======
 from normstorm.cli.algorithms import WORDS, page, rows
->>>>>>> cli:tests/cli/test_algorithms.py
 from normstorm.problems import get
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"

@@ -10,4 +10,4 @@ torch.set_num_threads(1)
 def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("normstorm.torch.hooks.FEW", 1)
-    monkeypatch.setattr("normstorm.torch.geometries.TOGETHER", 30)
+    monkeypatch.setattr("normstorm.torch.directions.TOGETHER", 30)

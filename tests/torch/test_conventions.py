@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from pairwise import pairwise
 from small import (
     ENTRANCES,
     GEOMETRIES,
@@ -660,10 +661,11 @@ DEVICES = [
 ]
 
 
-@pytest.mark.parametrize("geometry", GEOMETRIES)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+PRECISIONS = pairwise({"memory": MEMORY, "dtype": (torch.float32, torch.bfloat16), "geometry": GEOMETRIES})
+
+
+@pytest.mark.parametrize(("memory", "dtype", "geometry"), [tuple(case.values()) for case in PRECISIONS])
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("memory", MEMORY)
 def test_precision(memory: str, device: str, dtype: torch.dtype, geometry: str) -> None:
     """Weights keep their precision and place, the path is that of float64 up to what that precision can hold."""
     model = network().to(device, dtype)

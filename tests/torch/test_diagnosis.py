@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from normstorm.torch import NormalizedStorm
-from normstorm.torch.diagnosis import _seen, diagnose
-from normstorm.torch.diagnosis_report import page
-from normstorm.torch.forecast import forecast, momentum_error, two_point_error
+from normstorm.torch import NormalizedStorm, diagnose
+from normstorm.torch.diagnosis.forecast import forecast, momentum_error, two_point_error
+from normstorm.torch.diagnosis.page import page
+from normstorm.torch.diagnosis.probe import from_products
 
 torch.set_num_threads(1)
 
@@ -116,7 +116,7 @@ def test_the_forecast_is_the_best_of_its_grid_and_goes_the_right_way() -> None:
 def test_seen_takes_the_noise_off() -> None:
     own, cross = np.diag([5.0, 3.0, 3.0, 9.0]), np.diag([4.0, 1.0, 4.0, 9.0])
     cross[1, 2] = cross[2, 1] = -1.0
-    seen = _seen(own, cross, 3)
+    seen = from_products(own, cross, 3)
     assert (seen.gradient, seen.noise, seen.drift, seen.window_drift) == (2, 1, 1, 3)
     assert seen.exponent == 1 and seen.bounce == -0.5 and seen.curvature_noise == pytest.approx(math.sqrt(2))
     assert seen.change == pytest.approx(math.sqrt(0.6))
@@ -174,7 +174,7 @@ def test_the_same_question_has_the_same_answer() -> None:
     assert replace(first, seconds=0.0) == replace(second, seconds=0.0)
 
 
-def test_low_precision_is_seen() -> None:
+def test_low_precision_isfrom_products() -> None:
     """Autocast inside the loss; the smaller the step, the more of the difference is rounding."""
     model, loss, batches = network()
 
@@ -205,7 +205,7 @@ def test_the_race_is_run_by_momentum_in_groups_too(monkeypatch) -> None:
             super().__init__(*given, **options)
             made.append([group["correction"] for group in self.param_groups])
 
-    monkeypatch.setattr("normstorm.torch.diagnosis.NormalizedStorm", Watched)
+    monkeypatch.setattr("normstorm.torch.diagnosis.diagnosis.NormalizedStorm", Watched)
     model, loss, batches = network()
     diagnose(model, loss, batches, 1e-3, steps=48, params=[{"params": list(model.parameters()), "correction": 0.5}])
     assert made == [[1.0], [0.0]]

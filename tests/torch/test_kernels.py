@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from normstorm.torch import NormalizedStorm, kernels, spectral_storm, update
+from normstorm.torch import NormalizedStorm, spectral_storm, triton_launch, updates
 
 needs_gpu = pytest.mark.skipif(
-    not (torch.cuda.is_available() and kernels.available()), reason="needs a CUDA device and Triton"
+    not (torch.cuda.is_available() and triton_launch.available()), reason="needs a CUDA device and Triton"
 )
 SHAPES = [(1,), (7,), (1024,), (8193,), (100, 333), (3, 5, 7, 11), (0, 4)]
 
@@ -35,27 +35,27 @@ def apart(some: list[Tensor], others: list[Tensor]) -> float:
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize(("keep", "take"), [(0.9, 0.1), (0.0, 1.0), (1.0, 0.25)])
-def test_blend(dtype: torch.dtype, keep: float, take: float) -> None:
+def test_lerp(dtype: torch.dtype, keep: float, take: float) -> None:
     m, g = numbers(dtype), numbers(dtype)
     exact = [keep * a.double() + take * b.double() for a, b in zip(m, g, strict=True)]
-    sums = update.blend(m, g, keep, take, True)
+    sums = updates.lerp_(m, g, keep, take, True)
     assert apart(m, exact) <= 4
     assert sums is not None
     torch.testing.assert_close(sums.double(), sum((a.double() ** 2).sum() for a in m), rtol=1e-6, atol=0)
-    assert torch.equal(kernels.squares(m), sums)
+    assert torch.equal(triton_launch.squares(m), sums)
 
 
 @needs_gpu
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("length", [0.037, "tensor"])
-def test_shift_and_carry(dtype: torch.dtype, length: float | str) -> None:
+def test_axpy_and_axpy_lerp(dtype: torch.dtype, length: float | str) -> None:
     x, m, g = numbers(dtype), numbers(dtype), numbers(dtype)
     by = torch.tensor(0.037, device="cuda") if length == "tensor" else length
     moved = [0.99 * a.double() - 0.037 * b.double() for a, b in zip(x, m, strict=True)]
     next_m = [0.9 * a.double() - 0.8 * b.double() for a, b in zip(m, g, strict=True)]
     one, two = copies(x), copies(x)
-    update.shift(one, m, 0.99, by, True)
-    update.carry(two, m, g, 0.99, by, 0.9, -0.8, True)
+    updates.axpy_(one, m, 0.99, by, True)
+    updates.axpy_lerp_(two, m, g, 0.99, by, 0.9, -0.8, True)
     assert apart(one, moved) <= 4
     assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
     assert apart(m, next_m) <= 4
@@ -64,20 +64,20 @@ def test_shift_and_carry(dtype: torch.dtype, length: float | str) -> None:
 @needs_gpu
 def test_the_kernels_refuse_what_they_cannot_take() -> None:
     wide = torch.randn(10, 20, device="cuda")
-    assert kernels.serve(None, [wide], [wide])
-    assert not kernels.serve(None, [wide[:, :7]], [wide[:, :7]])  # gaps
-    assert not kernels.serve(None, [wide[1:].flatten()[1:]], [wide[1:].flatten()[1:]])  # not aligned
-    assert not kernels.serve(None, [wide], [wide.T.contiguous().T])  # another order of axes
-    assert not kernels.serve(None, [wide.double()], [wide.double()])
+    assert triton_launch.serve(None, [wide], [wide])
+    assert not triton_launch.serve(None, [wide[:, :7]], [wide[:, :7]])  # gaps
+    assert not triton_launch.serve(None, [wide[1:].flatten()[1:]], [wide[1:].flatten()[1:]])  # not aligned
+    assert not triton_launch.serve(None, [wide], [wide.T.contiguous().T])  # another order of axes
+    assert not triton_launch.serve(None, [wide.double()], [wide.double()])
     with pytest.raises(ValueError, match="fused must be None or False here"):
-        kernels.serve(True, [wide.double()], [wide.double()])
+        triton_launch.serve(True, [wide.double()], [wide.double()])
 
 
 def test_without_a_gpu_the_kernels_serve_nobody() -> None:
     here = [torch.randn(8)]
-    assert not kernels.serve(None, here, here)
+    assert not triton_launch.serve(None, here, here)
     with pytest.raises(ValueError, match="fused must be None or False here"):
-        kernels.serve(True, here, here)
+        triton_launch.serve(True, here, here)
 
 
 class Net(nn.Module):

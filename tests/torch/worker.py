@@ -1,8 +1,8 @@
 """One process of test_distributed.py: runs its share, compares with copies in one process, writes what it found.
 
-- `checks FOLDER`: every check; then the first half of two runs, and their state
-- `resume FOLDER`: the checks of geometries; then the second half of these runs
-- `survive FOLDER`: a run that saves every step; at its first attempt one process dies
+- `checks FOLDER`: every check; then the first half of two runs, and their state; then a run that saves every step and
+  in which one process dies. The second attempt takes up that run alone.
+- `resume FOLDER`: checks of geometries; then the second half of the two runs
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ import traceback
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from pairwise import every, pairwise
 from reference import Reference
 from small import ENTRANCES, batches, grouped, loss_of, network, pure_loss, with_tensors
 from torch import Tensor, nn
@@ -30,7 +32,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from normstorm.torch import NormalizedStorm, geometries, hooks
+from normstorm.torch import NormalizedStorm, directions, hooks
 
 SIZE, STEPS, LR = 6, 6, 0.05
 Batch = tuple[Tensor, ...]
@@ -134,15 +136,18 @@ def overflow(kind: str, memory: str, which: int) -> float:
     return worst
 
 
-GEOMETRIES: dict[str, Callable[[], float]] = {
-    f"{kind}, {geometry}, {memory}": lambda kind=kind, geometry=geometry, memory=memory: follow(
-        kind, geometry, memory=memory
-    )
-    for kind in ("ddp", "fsdp")
-    for geometry in ("euclidean", "sign", "spectral", "row", "column")
-    for memory in ("fast", "lean")
+OPTIONS = {
+    "kind": ("ddp", "fsdp"),
+    "geometry": ("euclidean", "sign", "spectral", "row", "column"),
+    "memory": ("fast", "lean"),
 }
-CHECKS = dict(GEOMETRIES)
+
+
+def of_geometries(cases: list[dict[str, Any]]) -> dict[str, Callable[[], float]]:
+    return {", ".join(case.values()): partial(follow, **case) for case in cases}
+
+
+CHECKS = of_geometries(every(OPTIONS))
 for kind in ("ddp", "fsdp"):
     for memory in ("fast", "lean"):
         CHECKS |= {
@@ -196,7 +201,8 @@ def halves(folder: Path, resumed: bool) -> dict[str, float]:
 
 def survive(folder: Path) -> dict[str, Any]:
     model, opt = begin("fsdp")
-    attempt = int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+    folder = folder / "survive"
+    attempt = attempt_of()
     done = max((int(f.parent.name) for f in folder.glob("*/.metadata")), default=0)
     if done:
         load(model, opt, folder / str(done))
@@ -212,6 +218,25 @@ def survive(folder: Path) -> dict[str, Any]:
     return {"attempt": attempt, "resumed from": done, "apart": apart(model, slow)}
 
 
+def attempt_of() -> int:
+    return int(os.environ["TORCHELASTIC_RESTART_COUNT"])
+
+
+def checked(checks: dict[str, Callable[[], float]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, check in checks.items():
+        try:
+            found[name] = check()
+        except Exception:
+            found[name] = traceback.format_exc(limit=-4)
+    return found
+
+
+def write(found: dict[str, Any], file: Path) -> None:
+    if dist.get_rank() == 0:
+        file.write_text(json.dumps(found), encoding="utf-8")
+
+
 def join() -> None:
     """A place in the store for every attempt: the agent keeps it, with the addresses of processes that have died."""
     place, world, wait = os.environ, int(os.environ["WORLD_SIZE"]), timedelta(seconds=60)
@@ -222,20 +247,14 @@ def join() -> None:
 
 def main(job: str, folder: Path) -> None:
     torch.set_num_threads(1)
-    hooks.FEW, geometries.TOGETHER = 1, 30  # as in conftest.py
+    hooks.FEW, directions.TOGETHER = 1, 30  # as in conftest.py
     join()
-    found: dict[str, Any] = {}
-    if job == "survive":
-        found = survive(folder)
+    if job == "resume":
+        write(checked(of_geometries(pairwise(OPTIONS))) | halves(folder, resumed=True), folder / "resume.json")
     else:
-        for name, check in (GEOMETRIES if job == "resume" else CHECKS).items():
-            try:
-                found[name] = check()
-            except Exception:
-                found[name] = traceback.format_exc(limit=-4)
-        found |= halves(folder, resumed=job == "resume")
-    if dist.get_rank() == 0:
-        (folder / f"{job}.json").write_text(json.dumps(found), encoding="utf-8")
+        if attempt_of() == 0:
+            write(checked(CHECKS) | halves(folder, resumed=False), folder / "before.json")
+        write(survive(folder), folder / "checks.json")
     dist.barrier()
     dist.destroy_process_group()
     os._exit(0)  # torch aborts now and then while it takes down what is left of a group

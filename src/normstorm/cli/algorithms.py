@@ -13,15 +13,8 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-<<<<<<< HEAD:src/normstorm/cli/listings.py
-from normstorm._shared.pytrees import dimension
-from normstorm.algorithms import introspection
-from normstorm.algorithms.catalogue import CATALOGUE
-from normstorm.problems import registry, user
-=======
 from .options import Params, parsed, with_options
 from .output import ListInvocation, exit_on_error, show
->>>>>>> cli:src/normstorm/cli/algorithms.py
 
 WORDS = ("cost", "assumes", "rate", "source", "departures")
 
@@ -53,11 +46,7 @@ def _row(name: str, make: Any) -> dict[str, Any]:
         **{key: _paragraph(own, key.title()) or _paragraph(module, key.title()) for key in WORDS},
         "sample_gradients": introspection.cost(make),
         "state": introspection.state(make),
-<<<<<<< HEAD:src/normstorm/cli/listings.py
         "needs": introspection.requirements(make),
-=======
-        "needs": introspection.requirements(make),
->>>>>>> cli:src/normstorm/cli/algorithms.py
         "parameters": list(inspect.signature(make).parameters),
     }
 

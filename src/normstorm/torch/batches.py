@@ -45,7 +45,7 @@ def parts_of(loss: Any, batch: Any, k: Any, split: bool) -> tuple[Part, Part | N
         raise ValueError(f"{WHO}: step must be given a loss with batch=...; got {type(loss).__name__}")
     if batch is None:
         raise ValueError(f"{WHO}: batch must be given with k; got batch=None")
-    K = _size(batch)
+    K = size_of(batch)
     k = K if k is None else whole(WHO, "k", k, 1, K, "K")
     if not split or k == K:
         return Part(loss, batch), None, 1.0
@@ -58,7 +58,7 @@ def _tensors(batch: Any) -> list[Any]:
     return list(batch) if isinstance(batch, tuple | list) else [batch]
 
 
-def _size(batch: Any) -> int:
+def size_of(batch: Any) -> int:
     tensors = _tensors(batch)
     sizes = {tensor.shape[0] if isinstance(tensor, Tensor) and tensor.ndim else None for tensor in tensors}
     if len(sizes) != 1 or None in sizes or 0 in sizes:

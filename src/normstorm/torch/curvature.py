@@ -11,64 +11,54 @@ Departures: any geometry; the product is taken at x_t.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from .batches import Part
-from .moves import NONE
 from .options import WHO
-from .walk import Walk
-
-if TYPE_CHECKING:
-    from .optimizer import NormalizedStorm
+from .passes import across
+from .two_point import TwoPointStep
 
 
-def curvature_step(optimizer: NormalizedStorm, head: Part, rest: Part | None, share: float) -> Tensor:
+def refuse_several_processes() -> None:
     if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
         raise ValueError(f"{WHO}: difference must be 'exact' or 'stale' with several processes; got 'hvp'")
-    walk = optimizer._walk = Walk(optimizer, scaled=False)
-    try:
-        loss = _head(walk, head, share)
-        if rest is not None:
-            walk.enter("rest", share)
-            with torch.enable_grad():
-                loss = share * loss + (1 - share) * rest.backward()
-            walk.leave("rest")
-    except BaseException:
-        optimizer._walk = None
-        walk.abandon()
-        raise
-    optimizer._walk = None
-    walk.finish(1.0)
+
+
+def passes_with_products(step: TwoPointStep, head: Part, rest: Part | None, share: float) -> Tensor:
+    """The passes of a step that is not paired: there is none at the old point. Returns the loss."""
+    loss = _head(step, head, share)
+    if rest is not None:
+        step.enter("rest", share)
+        with torch.enable_grad():
+            loss = share * loss + (1 - share) * rest.backward()
+        step.leave("rest")
     return loss
 
 
-def _head(walk: Walk, head: Part, share: float) -> Tensor:
-    corrected, walk.corrected = walk.corrected, False  # weights of an average: the product is added here
-    params = [p for p in walk.group_of if p.requires_grad]
-    before = [p.detach().clone() for p in params] if corrected else []
-    walk.enter("new", share)
-    walk._move_rest()
-    along = [p.detach() - old for p, old in zip(params, before, strict=True)] if corrected else []
+def _head(step: TwoPointStep, head: Part, share: float) -> Tensor:
+    moving = step.any_due
+    params = [p for p in step.group_of if p.requires_grad]
+    before = [p.detach().clone() for p in params] if moving else []
+    step.enter("new", share)
+    step.move_due()
+    along = [p.detach() - old for p, old in zip(params, before, strict=True)] if moving else []
     with torch.enable_grad():
         value = head.value()
-        grads = torch.autograd.grad(value, params, create_graph=corrected, allow_unused=True)
+        grads = torch.autograd.grad(value, params, create_graph=moving, allow_unused=True)
         products = _products(grads, params, along)
     added: dict[Tensor, Tensor] = {}
     for p, grad, product in zip(params, grads, products, strict=True):
         if grad is not None:
-            group = walk.group_of[p]
-            across = float(group["beta"]) * float(group["correction"]) if walk.state[p]["stage"] != NONE else 0.0
             p.grad = grad.detach()
-            if product is not None and across:
-                added[p] = across * product
-    walk.leave("new")
-    for p, product in added.items():  # not before: the fresh gradient of nesterov has no part in it
-        walk.state[p]["momentum"].add_(product)
-    walk.sums = None if added else walk.sums
+            weight = across(step.group_of[p]) if step.begun(p) else 0.0
+            if product is not None and weight:
+                added[p] = weight * product
+    step.leave("new")
+    step.add(added)
     return value.detach()
 
 

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch import Tensor
 
 from .options import WHO
-from .shards import reduced_elsewhere
+from .sharding import reduced_elsewhere
 
 FEW = 2**24  # numbers whose gradients wait for each other in lean memory: one by one, small matrices would be slow
 
+Action = Callable[[list[Tensor]], None]
+Folding = Callable[[Action], AbstractContextManager[None]]
+
 
 @contextmanager
-def folding(params: Sequence[Tensor], action: Callable[[list[Tensor]], None], backwards: int) -> Iterator[None]:
+def folding(params: Sequence[Tensor], action: Action, backwards: int) -> Iterator[None]:
     """Give gradients to the action a few at a time, as the last backward completes them.
 
     Those that are left at the end are the caller's; so are all gradients that are still to be averaged over processes.

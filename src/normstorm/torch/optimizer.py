@@ -23,34 +23,32 @@ Departures: weights of samples are applied to gradients after the backward pass,
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from functools import partial
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from normstorm.theory import Plan
 
-from .batches import parts_of
-from .curvature import curvature_step
-from .habits import Habits
-from .hooks import folding
-from .moves import DUE, ahead, with_gradient
-from .options import WHO, check
-from .replay import frozen_statistics
-from .shards import local
-from .single import Single
-from .walk import Walk
+from .batches import Part, parts_of
+from .curvature import passes_with_products, refuse_several_processes
+from .estimates import Estimates, Squares, drop_gradients, with_gradient
+from .hooks import Action, folding
+from .one_point import OnePointStep
+from .options import ALLOWED, WHO, check, check_group
+from .sharding import local
+from .two_point import TwoPointStep
 
 
-class NormalizedStorm(Habits):
+class NormalizedStorm(Optimizer):
     """Normalized STORM.
 
     params          as for every torch.optim.Optimizer
     lr              length of a step, in the norm of the geometry
     beta            in [0, 1): weight of the past
-    geometry        euclidean (the paper), tensor, rms, sign, row, column, spectral: see `geometries`
+    geometry        euclidean (the paper), tensor, rms, sign, row, column, spectral: see `directions`
     correction      in [0, 1]: weight of the difference on the same samples; 1 is the paper, 0 needs one pass
     weight_decay    decoupled
     nesterov        look ahead by the fresh gradient; with two points it costs one more copy of the parameters
@@ -115,8 +113,8 @@ class NormalizedStorm(Habits):
         for name, value in (wide | options).items():
             check(name, value)
         self.memory, self.fused, self.module = memory, fused, module
-        self._walk = None
-        self._sums = None
+        self._under_way: TwoPointStep | None = None  # the step between two points that is under way
+        self._squares: Squares | None = None  # of estimates, if they came with the last update
         self._zeroed = False
         super().__init__(params, options)
 
@@ -155,26 +153,26 @@ class NormalizedStorm(Habits):
             self._refuse_inside("step(closure)")
             self._prepare()
             if not self.two_points:
-                return self._single_by_closure(closure, backwards)
+                return self._step_at_one_point(closure, backwards)
             return self._step_in_passes(self._whole(closure), None, backwards)
-        return self._finish() if self._walk is not None else self._step_from_gradients()
+        return self._finish(self._under_way) if self._under_way is not None else self._step_from_gradients()
 
     def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:
         self._refuse_inside("step(loss, batch=...)")
         self._prepare()
         head, rest, share = parts_of(loss, batch, k, self.two_points)
-        if self.two_points and self.param_groups[0]["difference"] == "hvp":
-            return curvature_step(self, head, rest, share)
         if not self.two_points:
-            self._drop_gradients()
-            return self._single_by_closure(head.backward, 1)
+            drop_gradients(self._estimates.params)
+            return self._step_at_one_point(head.backward, 1)
+        if self.param_groups[0]["difference"] == "hvp":
+            return self._step_with_products(head, rest, share)
         return self._step_in_passes(head.backward, rest.backward if rest else None, 1, share)
 
     def _step_in_passes(
         self, head: Callable[[], Any], rest: Callable[[], Any] | None, backwards: int, share: float = 1.0
     ) -> Any:
         self._refuse_hvp()
-        if self._due:
+        if self._estimates.any_due:
             with self._pass("old", backwards):
                 head()
         with self._pass("new", backwards, share):
@@ -183,12 +181,37 @@ class NormalizedStorm(Habits):
             with self._pass("rest", backwards):
                 remaining = rest()
             loss = share * loss + (1 - share) * remaining
-        self._finish()
+        self._finish(self._under_way)
         return loss
+
+    def _step_with_products(self, head: Part, rest: Part | None, share: float) -> Tensor:
+        refuse_several_processes()
+        step = self._under_way = TwoPointStep(self._estimates, self._squares, paired=False)
+        with self._given_up_on_failure(step):
+            loss = passes_with_products(step, head, rest, share)
+        self._under_way = None
+        self._squares = step.finish(1.0)
+        return loss
+
+    def _step_at_one_point(self, closure: Callable[[], Any], backwards: int) -> Any:
+        return OnePointStep(self._estimates).run(closure, lambda action: self._folding(action, backwards))
+
+    def _step_from_gradients(self) -> None:
+        self._prepare()
+        if self.two_points:
+            raise RuntimeError(
+                f"{WHO}: step() needs gradients at two points if correction > 0: give it a closure or a batch, or use "
+                "old_point and new_point; correction=0 takes the gradients of one backward"
+            )
+        factor = self._unscaling()
+        if factor is not None:
+            step = OnePointStep(self._estimates, factor)
+            step.take_all()
+            step.finish()
 
     def _whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         """A closure for two points; gradients that wait for more to be added to them were taken at one point."""
-        grads = [p.grad for group in self.param_groups for p in with_gradient(group["params"])]
+        grads = [p.grad for p in with_gradient(self._estimates.params)]
         if not any(grad.is_sparse or bool(local(grad).any()) for grad in grads if grad is not None):
             return closure
 
@@ -209,10 +232,6 @@ class NormalizedStorm(Habits):
             raise ValueError(
                 f"{WHO}: difference='hvp' must be used through step(loss, batch=...); got another entrance"
             )
-
-    @property
-    def _due(self) -> bool:
-        return any(self.state[p]["stage"] == DUE for group in self.param_groups for p in group["params"])
 
     @contextmanager
     def old_point(self, *, scaler: Any = None, backwards: int = 1) -> Iterator[None]:
@@ -237,10 +256,10 @@ class NormalizedStorm(Habits):
     def new_point(self, *, share: float = 1.0, backwards: int = 1) -> Iterator[None]:
         """The second pass, on the same samples. `share`: k / K if the other K - k follow in `rest`."""
         check("share", share)
-        if self._walk is None:
+        if self._under_way is None:
             self._prepare()
             self._refuse_one_point("new_point")
-            if self._due:
+            if self._estimates.any_due:
                 raise RuntimeError(f"{WHO}: old_point must come before new_point")
         with self._pass("new", backwards, float(share)):
             yield
@@ -248,7 +267,7 @@ class NormalizedStorm(Habits):
     @contextmanager
     def rest(self, *, backwards: int = 1) -> Iterator[None]:
         """The third pass if k < K: the samples that are evaluated at the new point alone."""
-        if self._walk is None:
+        if self._under_way is None:
             raise RuntimeError(f"{WHO}: new_point must come before rest")
         with self._pass("rest", backwards):
             yield
@@ -260,12 +279,12 @@ class NormalizedStorm(Habits):
         Weights stay where they are and averages start anew, unless nothing has happened to them yet or a GradScaler
         was given: then all is as before the step.
         """
-        walk = self._walk
-        if walk is not None and walk.inside is not None:
-            raise RuntimeError(f"{WHO}: abandon must be called between passes; got it inside {walk.inside}")
-        self._walk = None
-        if walk is not None:
-            walk.abandon()
+        step = self._under_way
+        if step is None:
+            return
+        if step.passes.inside is not None:
+            raise RuntimeError(f"{WHO}: abandon must be called between passes; got it inside {step.passes.inside}")
+        self._give_up(step)
 
     def _refuse_one_point(self, what: str) -> None:
         self._refuse_hvp()
@@ -280,46 +299,40 @@ class NormalizedStorm(Habits):
     @contextmanager
     def _pass(self, kind: str, backwards: int, share: float = 1.0, scaled: bool = False) -> Iterator[None]:
         check("backwards", backwards)
-        walk = self._walk = self._walk or Walk(self, scaled)
-        walk.check_order(kind)
+        step = self._under_way = self._under_way or TwoPointStep(self._estimates, self._squares, scaled=scaled)
+        step.passes.check_order(kind)
+        around = step.passing(kind, share, lambda action: self._folding(action, backwards), self.module)
+        with self._given_up_on_failure(step), around:
+            yield
+
+    @contextmanager
+    def _given_up_on_failure(self, step: TwoPointStep) -> Iterator[None]:
         try:
-            with torch.no_grad():
-                walk.enter(kind, share)
-            with ExitStack() as stack:
-                if kind == "old":
-                    stack.enter_context(frozen_statistics(self.module))
-                if not walk.scaled and (kind != "old" or walk.corrected):
-                    stack.enter_context(self._folding(partial(walk.fold, kind=kind), backwards))
-                stack.enter_context(torch.enable_grad())
-                yield
-            with torch.no_grad():
-                walk.leave(kind)
+            yield
         except BaseException:
-            self._walk = None
             with torch.no_grad():
-                walk.abandon()
+                self._give_up(step)
             raise
 
-    def _folding(self, action: Callable[[list[Tensor]], None], backwards: int) -> AbstractContextManager[None]:
-        if self.memory != "lean":
-            return nullcontext()
-        return folding([p for group in self.param_groups for p in group["params"]], action, backwards)
+    def _give_up(self, step: TwoPointStep) -> None:
+        self._under_way = None
+        self._squares = step.abandon()
 
-    def _finish(self) -> None:
-        walk = self._walk
-        assert walk is not None
-        if "new" not in walk.passes or (walk.share < 1 and "rest" not in walk.passes):
-            missing = "rest" if "new" in walk.passes else "new_point"
-            raise RuntimeError(f"{WHO}: step() must come after the last pass; {missing} is missing")
-        self._walk = None
-        if not walk.scaled and getattr(self, "found_inf", None) is not None:
-            walk.abandon()
+    def _folding(self, action: Action, backwards: int) -> AbstractContextManager[None]:
+        return folding(self._estimates.params, action, backwards) if self.memory == "lean" else nullcontext()
+
+    def _finish(self, step: TwoPointStep | None) -> None:
+        assert step is not None
+        step.passes.check_complete()
+        if not step.scaled and getattr(self, "found_inf", None) is not None:
+            self._give_up(step)
             raise RuntimeError(f"{WHO}: a GradScaler must be given to old_point(scaler=...); got it at the step alone")
         factor = self._unscaling()
         if factor is None:
-            walk.abandon()
+            self._give_up(step)
         else:
-            walk.finish(factor)
+            self._under_way = None
+            self._squares = step.finish(factor)
 
     def _unscaling(self) -> float | None:
         """What gradients have to be multiplied with; None if a scaler found an overflow."""
@@ -328,46 +341,80 @@ class NormalizedStorm(Habits):
             return None
         return 1.0 if scale is None else 1 / float(scale)
 
-    # One point.
+    # Groups, state, checkpoints.
 
-    def _step_from_gradients(self) -> None:
-        self._prepare()
-        if self.two_points:
+    @property
+    def two_points(self) -> bool:
+        """Whether a step asks gradients at two points."""
+        return self._estimates.two_points
+
+    @property
+    def _estimates(self) -> Estimates:
+        return Estimates(self.param_groups, self.state, self.fused)
+
+    def _prepare(self) -> None:
+        """Options may have been changed by hand or by a scheduler since the last step."""
+        kinds = {group["difference"] for group in self.param_groups}
+        if len(kinds) > 1:
+            raise ValueError(f"{WHO}: difference must be the same in all groups; got {', '.join(sorted(kinds))}")
+        for group in self.param_groups:
+            check_group(group)
+        self._estimates.create()
+
+    def _refuse_inside(self, what: str) -> None:
+        if self._under_way is not None:
             raise RuntimeError(
-                f"{WHO}: step() needs gradients at two points if correction > 0: give it a closure or a batch, or use "
-                "old_point and new_point; correction=0 takes the gradients of one backward"
+                f"{WHO}: {what} must not be asked between the passes of a step; finish it with step() or give it up "
+                "with abandon()"
             )
-        factor = self._unscaling()
-        if factor is not None:
-            single = Single(self, factor)
-            for group in self.param_groups:
-                single.take(group, with_gradient(group["params"]))
-            single.finish()
 
-    def _single_by_closure(self, closure: Callable[[], Any], backwards: int) -> Any:
-        single = Single(self)
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As ever; refused where .grad holds what an earlier pass of a scaled step left there."""
+        if self._under_way is not None and self._under_way.scaled and self._under_way.passes.inside in ("new", "rest"):
+            raise RuntimeError(f"{WHO}: zero_grad must not be called at the new point of a scaled step")
+        super().zero_grad(set_to_none)
+        self._zeroed = True
 
-        def fold(params: list[Tensor]) -> None:
-            arrived = set(params)
-            for group in self.param_groups:
-                if group["geometry"] != "euclidean" or ahead(group) == 0:
-                    single.take(group, some := [p for p in group["params"] if p in arrived])
-                    for p in some:
-                        p.grad = None
-
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        self._refuse_inside("add_param_group")
+        super().add_param_group(param_group)
         try:
-            with self._folding(fold, backwards), torch.enable_grad():
-                loss = closure()
-        except BaseException:
-            single.abandon()
+            check_group(self.param_groups[-1])
+        except ValueError:
+            self.param_groups.pop()
             raise
-        for group in self.param_groups:
-            single.take(group, with_gradient(group["params"]))
-        single.finish()
-        self._drop_gradients()
-        return loss
+        self._estimates.create()
 
-    def _drop_gradients(self) -> None:
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.grad = None
+    def __getstate__(self) -> dict[str, Any]:
+        self._refuse_inside("pickle or copy")
+        return {**super().__getstate__(), "memory": self.memory, "fused": self.fused, "module": self.module}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._under_way, self._squares, self._zeroed = None, None, False
+
+    def state_dict(self) -> dict[str, Any]:
+        self._refuse_inside("state_dict")
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._refuse_inside("load_state_dict")
+        before = self.state, self.param_groups
+        super().load_state_dict(state_dict)
+        try:
+            for group in self.param_groups:
+                self._check_options(group)
+            self._estimates.check_loaded()
+            self._estimates.create()
+        except ValueError:
+            self.__setstate__({"state": before[0], "param_groups": before[1]})
+            raise
+        self._squares = None
+
+    def _check_options(self, group: dict[str, Any]) -> None:
+        if missing := (self.defaults.keys() & ALLOWED.keys()) - group.keys():
+            raise ValueError(
+                f"{WHO}.load_state_dict: every group must have the options of {WHO}; got one without "
+                f"{', '.join(sorted(missing))}"
+            )
+        check_group(group)

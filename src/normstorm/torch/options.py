@@ -11,7 +11,7 @@ from torch import Tensor
 
 from normstorm._shared.validate import integer, real, refuse
 
-from .geometries import GEOMETRIES, MATRICES
+from .directions import GEOMETRIES, MATRICES
 
 WHO = "NormalizedStorm"
 DIFFERENCES = ("exact", "hvp", "stale")

@@ -13,8 +13,7 @@ from torch import nn
 from normstorm._shared.validate import number, whole
 from normstorm.theory import Constants, Plan, plan
 
-from . import probe
-from .probe import Eye, Gradient, dot, minus
+from .diagnosis.oracle import Gradient, GradientOracle, dot, minus, restore_after, samples
 
 WHO = "plan_for"
 REACH = 1e-2  # the longest probing step, as a part of ||x||
@@ -66,13 +65,13 @@ def estimate_constants(
     between samples; each is fitted by a line (smoothness) or by squares (noise) in ||grad F|| that lies above all
     points, and multiplied by 1.5. A sample's moments are a batch's, times its size for the noise.
     """
-    eye = Eye(WHO, model, loss, data)
+    oracle = GradientOracle(WHO, model, loss, data)
     floor, probes = number(WHO, "lower", lower), whole(WHO, "probes", probes, 4)
-    with probe.set_aside(model):
+    with restore_after(model):
         torch.manual_seed(seed)
-        K = probe.samples(WHO, eye.batches())
-        value, first = _start(eye, 4 * probes)
-        seen = np.array(list(_measure(eye, K, probes)))
+        K = samples(WHO, oracle.batches())
+        value, first = _start(oracle, 4 * probes)
+        seen = np.array(list(_measure(oracle, K, probes)))
     if not floor < value:
         raise ValueError(f"{WHO}: lower must be below the loss, {value:.6g}; got lower={lower!r}")
     slope, noise, smooth = seen.T
@@ -91,31 +90,31 @@ def estimate_constants(
     )
 
 
-def _start(eye: Eye, draws: int) -> tuple[float, float]:
+def _start(oracle: GradientOracle, draws: int) -> tuple[float, float]:
     """Mean loss, and the length of the mean gradient, which the noise that is left makes too long rather than short."""
-    values, total = [], [torch.zeros_like(p) for p in eye.params]
+    values, total = [], [torch.zeros_like(p) for p in oracle.params]
     for _ in range(draws):
-        batch = eye.batches()
+        batch = oracle.batches()
         with torch.no_grad():
-            values.append(float(eye.value(batch).detach()))
-        total = [a + g / draws for a, g in zip(total, eye.gradient(batch, 0), strict=True)]
+            values.append(float(oracle.value(batch).detach()))
+        total = [a + g / draws for a, g in zip(total, oracle.gradient(batch, 0), strict=True)]
     return float(np.mean(values)), math.sqrt(dot(total, total))
 
 
-def _measure(eye: Eye, K: int, probes: int) -> Iterator[tuple[float, float, float]]:
+def _measure(oracle: GradientOracle, K: int, probes: int) -> Iterator[tuple[float, float, float]]:
     """||grad F||, noise of a sample, and root mean square smoothness of a sample, at each pair of points."""
-    x = eye.point()
+    x = oracle.point()
     reach = REACH * max(math.sqrt(dot(x, x)), 1.0)
     for i in range(2 * probes):
-        batches, seeds = [eye.batches(), eye.batches()], torch.randint(2**31, (2,)).tolist()
-        eye.move(x)
-        here = [eye.gradient(b, s) for b, s in zip(batches, seeds, strict=True)]
+        batches, seeds = [oracle.batches(), oracle.batches()], torch.randint(2**31, (2,)).tolist()
+        oracle.move(x)
+        here = [oracle.gradient(b, s) for b, s in zip(batches, seeds, strict=True)]
         way = here[0] if i % 2 == 0 else [torch.randn_like(p) for p in x]
         size = math.sqrt(dot(way, way))
         length = reach / 10 ** ((i // 2) % 3)
         y = [a - b * (length / size) for a, b in zip(x, way, strict=True)] if size > 0 else x
-        eye.move(y)
-        changes = [minus(eye.gradient(b, s), g) for b, s, g in zip(batches, seeds, here, strict=True)]
+        oracle.move(y)
+        changes = [minus(oracle.gradient(b, s), g) for b, s, g in zip(batches, seeds, here, strict=True)]
         yield _moments(here, changes, K, math.sqrt(dot(minus(y, x), minus(y, x))))
         if i % 2 == 0:
             x = y

@@ -1,7 +1,7 @@
 """Updates in one Triton kernel for all tensors of a list: every number is read and written once.
 
 A table holds the addresses of the tensors, a second one cuts them into pieces, so that one launch serves them all.
-Results are those of `update` up to the last digit (a product and a sum are rounded once). Dense float32 or bfloat16
+Results are those of `updates` up to the last digit (a product and a sum are rounded once). Dense float32 or bfloat16
 tensors on one CUDA device; arithmetic in float32.
 """
 
@@ -64,7 +64,7 @@ def _dense(tensor: Tensor) -> bool:
     return True
 
 
-def blend(m: Sequence[Tensor], g: Sequence[Tensor], keep: float, take: float) -> Tensor:
+def lerp_(m: Sequence[Tensor], g: Sequence[Tensor], keep: float, take: float) -> Tensor:
     """m <- keep m + take g; returns the sum of squares of the new m."""
     sums = torch.empty(len(_pieces_of(m)), device=m[0].device)
     _launch("blend", (m, g), sums, keep, take)
@@ -72,18 +72,18 @@ def blend(m: Sequence[Tensor], g: Sequence[Tensor], keep: float, take: float) ->
 
 
 def squares(m: Sequence[Tensor]) -> Tensor:
-    """The sum of squares, added in the same order as `blend` does."""
+    """The sum of squares, added in the same order as `lerp_` does."""
     sums = torch.empty(len(_pieces_of(m)), device=m[0].device)
     _launch("squares", (m,), sums)
     return sums.sum()
 
 
-def shift(x: Sequence[Tensor], u: Sequence[Tensor], shrink: float, length: float | Tensor) -> None:
+def axpy_(x: Sequence[Tensor], u: Sequence[Tensor], shrink: float, length: float | Tensor) -> None:
     """x <- shrink x - length u."""
     _launch("shift", (x, u), shrink, _scalar(length, x[0]))
 
 
-def carry(
+def axpy_lerp_(
     x: Sequence[Tensor],
     m: Sequence[Tensor],
     g: Sequence[Tensor],
@@ -97,13 +97,13 @@ def carry(
 
 
 def _launch(name: str, lists: Sequence[Sequence[Tensor]], *numbers: Any) -> None:
-    from . import programs
+    from . import triton_kernels
 
     pieces = _pieces_of(lists[0])
     if len(pieces):
         tables = [_addresses(tuple(tensor.data_ptr() for tensor in some), some[0].device) for some in lists]
         narrow = [some[0].dtype == torch.bfloat16 for some in lists]
-        program = getattr(programs, name)
+        program = getattr(triton_kernels, name)
         program[(len(pieces),)](*tables, pieces, *numbers, *narrow, PIECE, num_warps=WARPS)
 
 

@@ -1,26 +1,25 @@
-"""A short run beside the real one: what is measured on the way, and how everything is put back."""
+"""Gradients of a model beside its training: asked at any point, and everything is put back."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .batches import _size, described
-from .replay import RandomState
+from ..batches import described, size_of
+from ..replay import RandomState
 
 Gradient = list[Tensor]
 
 
 @contextmanager
-def set_aside(model: nn.Module) -> Iterator[None]:
+def restore_after(model: nn.Module) -> Iterator[None]:
     """Inside, the model's tensors are copies. Afterwards everything is as before, random numbers included."""
     tensors: list[Tensor] = list(model.parameters())
     homes = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
@@ -74,7 +73,7 @@ class Batches:
         raise ValueError(f"{self.who}: data must not run out of batches; got an iterator that ended")
 
 
-class Eye:
+class GradientOracle:
     """Gradients of the loss with respect to the model's parameters, at any point, with the same random numbers."""
 
     def __init__(self, who: str, model: Any, loss: Any, data: Any) -> None:
@@ -135,114 +134,9 @@ def minus(a: Gradient, b: Gradient) -> Gradient:
     return [x - y for x, y in zip(a, b, strict=True)]
 
 
-@dataclass(frozen=True)
-class Products:
-    """Inner products, one row a measurement, of g, its last two changes and its change over the window.
-
-    own    on one batch: means of squares, noise included
-    cross  of two independent batches: unbiased for what the full gradient does
-    """
-
-    own: np.ndarray
-    cross: np.ndarray
-
-
-def look(eye: Eye, points: Sequence[Gradient]) -> tuple[np.ndarray, np.ndarray]:
-    """Products of one measurement on two fresh batches, at x_{t-window}, x_{t-2}, x_{t-1}, x_t; the last is here."""
-    seeds = torch.randint(2**31, (2,)).tolist()
-    pair = []
-    for seed in seeds:
-        batch = eye.batches()
-        found = []
-        for point in points:
-            eye.move(point)
-            found.append(eye.gradient(batch, seed))
-        pair.append([found[3], minus(found[3], found[2]), minus(found[2], found[1]), minus(found[3], found[0])])
-    own = np.mean([_products(vectors, vectors) for vectors in pair], axis=0)
-    cross = _products(*pair)
-    return own, (cross + cross.T) / 2
-
-
-def _products(a: list[Gradient], b: list[Gradient]) -> np.ndarray:
-    return np.array([[dot(x, y) for y in b] for x in a])
-
-
-def walk(eye: Eye, step: Callable[[Any], Any], steps: int, window: int, rest: int = 0) -> Products:
-    """Take steps on fresh batches; after every `window` of them, measure.  `rest`: steps before the first window."""
-    long_ago = eye.point()
-    trail = [long_ago] * 3
-    own, cross = [], []
-    for t in range(1, steps + 1):
-        step(eye.batches())
-        trail = [eye.point(), *trail[:2]]
-        if t % window == 0:
-            if t > rest:
-                found = look(eye, (long_ago, *reversed(trail)))
-                own.append(found[0])
-                cross.append(found[1])
-            long_ago = trail[0]
-    return Products(np.array(own), np.array(cross))
-
-
-def lead(eye: Eye, mine: Gradient, other: Gradient, draws: int = 128) -> tuple[float, float]:
-    """Loss at `other` less loss at `mine`, mean over fresh batches, and its standard error."""
-    gaps = []
-    for _ in range(draws):
-        batch, seed, values = eye.batches(), int(torch.randint(2**31, ())), []
-        for point in (mine, other):
-            eye.move(point)
-            torch.manual_seed(seed)
-            values.append(float(eye.value(batch).detach()))
-        gaps.append(values[1] - values[0])
-    return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / draws**0.5)
-
-
-def rounding(eye: Eye, here: Gradient, before: Gradient) -> float | None:
-    """||D - D'|| / ||D'||: the difference of gradients as the user computes it, and in double precision.
-
-    With dropout off: double precision draws other masks. None where the loss has no double precision or
-    turns out to be another function there, and where the weights do not move.
-    """
-    eye.model.eval()
-    batch, seed = eye.batches(), 0
-    mine: list[Gradient] = []
-    for point in (before, here):
-        eye.move(point)
-        mine.append([g.double() for g in eye.gradient(batch, seed)])
-    tensors = [*eye.model.parameters(), *eye.model.buffers()]
-    kept = [t.data for t in tensors]
-    exact: list[Gradient] = []
-    try:
-        for t in tensors:
-            t.data = _double(t.data)
-        for point in (before, here):
-            eye.move(point)
-            exact.append(eye.gradient(_double_batch(batch), seed))
-    except (RuntimeError, TypeError, NotImplementedError):
-        return None
-    finally:
-        for t, data in zip(tensors, kept, strict=True):
-            t.data = data
-    if dot(minus(mine[1], exact[1]), minus(mine[1], exact[1])) > 0.01 * dot(exact[1], exact[1]):
-        return None
-    D, E = minus(mine[1], mine[0]), minus(exact[1], exact[0])
-    size, lost = dot(E, E), dot(minus(D, E), minus(D, E))
-    return float((lost / size) ** 0.5) if size > 0 else None
-
-
-def _double(t: Any) -> Any:
-    return t.double() if isinstance(t, Tensor) and t.is_floating_point() else t
-
-
-def _double_batch(batch: Any) -> Any:
-    if isinstance(batch, dict):
-        return {name: _double(t) for name, t in batch.items()}
-    return [_double(t) for t in batch] if isinstance(batch, tuple | list) else _double(batch)
-
-
 def samples(who: str, batch: Any) -> int:
     """K, the samples of a batch."""
     try:
-        return _size(batch)
+        return size_of(batch)
     except ValueError as error:
         raise ValueError(f"{who}: {str(error).partition(': ')[2]}") from None

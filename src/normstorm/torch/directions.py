@@ -22,7 +22,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from .shards import local, on_whole, squares
+from .sharding import local, on_whole, squares
 
 GEOMETRIES = ("euclidean", "tensor", "rms", "sign", "row", "column", "spectral")
 MATRICES = ("row", "column", "spectral")

@@ -1,4 +1,4 @@
-"""The Triton programs behind `kernels`. One program takes one piece of one tensor.
+"""The Triton programs behind `triton_launch`. One program takes one piece of one tensor.
 
 Addresses come from a table, so that the compiler has to be told that they are aligned; and a piece that lies inside
 its tensor goes without a mask. Without either it would read number by number.

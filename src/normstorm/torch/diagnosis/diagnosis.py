@@ -14,10 +14,11 @@ from torch import nn
 from normstorm._shared.jsonable import jsonable
 from normstorm._shared.validate import whole
 
+from ..optimizer import NormalizedStorm
+from ..options import ALLOWED
 from . import probe
 from .forecast import Forecast, forecast
-from .optimizer import NormalizedStorm
-from .options import ALLOWED
+from .oracle import GradientOracle, restore_after, samples
 
 WHO = "diagnose"
 PAYS, CLOSE, NOT = "pays", "too close", "does not pay"
@@ -27,21 +28,7 @@ LEAST_STEPS = 48
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Lengths from mean products; what is not positive after the noise is taken off is 0."""
-
-    gradient: float
-    noise: float
-    drift: float
-    window_drift: float
-    exponent: float
-    curvature_noise: float
-    bounce: float
-    change: float
-
-
-@dataclass(frozen=True)
-class Diagnosis(Seen):
+class Diagnosis(probe.Probe):
     """What a probe saw along a two-point run, and what it means.
 
     Lengths are Euclidean; those of noise belong to a batch of K samples.
@@ -94,19 +81,19 @@ class Diagnosis(Seen):
 
     def explain(self) -> str:
         """The answer in words, with the numbers behind it."""
-        from .diagnosis_report import explain
+        from .page import explain
 
         return explain(self)
 
     def show(self) -> None:
         """Print the answer and a table."""
-        from .diagnosis_report import show
+        from .page import show
 
         show(self)
 
     def save(self, path: Any) -> None:
         """Write a page that needs nothing else; the name ends in .html."""
-        from .diagnosis_report import save
+        from .page import save
 
         save(self, path)
 
@@ -147,20 +134,20 @@ def diagnose(
     close     error more than 0.7 of momentum's: too close.
     accuracy  else: pays.
     """
-    eye = probe.Eye(WHO, model, loss, data)
+    oracle = GradientOracle(WHO, model, loss, data)
     _check(lr, beta, geometry)
     steps = whole(WHO, "steps", steps, LEAST_STEPS)
     facts = {"lr": float(lr), "beta": float(beta), "geometry": geometry, "steps": steps}
     facts["window"] = max(3, min(round(1 / (1 - beta)), steps // 16))
-    facts["parameters"] = sum(p.numel() for p in eye.params)
-    groups = list(eye.params if params is None else params)
+    facts["parameters"] = sum(p.numel() for p in oracle.params)
+    groups = list(oracle.params if params is None else params)
     foreign = {p for part in groups for p in _members(part)} - set(model.parameters())
     if foreign:
         raise ValueError(f"{WHO}: params must be parameters of the model; got {len(foreign)} others")
-    with probe.set_aside(model):
+    with restore_after(model):
         torch.manual_seed(seed)
-        facts["batch"] = probe.samples(WHO, eye.batches())
-        return _diagnosis(*_runs(eye, groups, facts))
+        facts["batch"] = samples(WHO, oracle.batches())
+        return _diagnosis(*_runs(oracle, groups, facts))
 
 
 def _members(part: Any) -> list[Any]:
@@ -170,66 +157,48 @@ def _members(part: Any) -> list[Any]:
     return [p for one in found for p in (one if isinstance(one, tuple) else (one,)) if isinstance(p, torch.Tensor)]
 
 
-def _runs(eye: probe.Eye, groups: list[Any], facts: dict[str, Any]) -> tuple[probe.Products, dict[str, Any]]:
+def _runs(oracle: GradientOracle, groups: list[Any], facts: dict[str, Any]) -> tuple[probe.Products, dict[str, Any]]:
     """Walk with two points and measure; race momentum from the same start; compare precisions."""
-    start, losses, steps = eye.point(), [], facts["steps"]
+    start, losses, steps = oracle.point(), [], facts["steps"]
 
     def stepper(correction: float) -> Callable[[Any], None]:
         # Copies, because an optimizer writes its defaults into the dictionaries that it is given.
         own = [{**group, "correction": correction} if isinstance(group, dict) else group for group in groups]
-        options = {"geometry": facts["geometry"], "correction": correction, "module": eye.model}
+        options = {"geometry": facts["geometry"], "correction": correction, "module": oracle.model}
         optimizer = NormalizedStorm(own, facts["lr"], facts["beta"], **options)
-        return lambda batch: losses.append(float(optimizer.step(eye.loss, batch=batch)))
+        return lambda batch: losses.append(float(optimizer.step(oracle.loss, batch=batch)))
 
     step = stepper(1.0)
-    products = probe.walk(eye, step, steps, facts["window"], rest=facts["window"])
-    here, mean = eye.point(), float(np.mean(losses))
-    step(eye.batches())
-    ahead = eye.point()
-    eye.move(start)
+    products = probe.walk(oracle, step, steps, facts["window"], rest=facts["window"])
+    here, mean = oracle.point(), float(np.mean(losses))
+    step(oracle.batches())
+    ahead = oracle.point()
+    oracle.move(start)
     step = stepper(0.0)
     for _ in range(2 * steps):
-        step(eye.batches())
-    lead, doubt = probe.lead(eye, here, eye.point())
-    lost = probe.rounding(eye, ahead, here)
-    seen = {"loss": mean, "lead": lead, "lead_error": doubt, "rounding": lost}
-    return products, facts | seen | {"seconds": eye.seconds / eye.passes}
+        step(oracle.batches())
+    lead, doubt = probe.lead(oracle, here, oracle.point())
+    lost = probe.rounding(oracle, ahead, here)
+    race = {"loss": mean, "lead": lead, "lead_error": doubt, "rounding": lost}
+    return products, facts | race | {"seconds": oracle.seconds / oracle.passes}
 
 
-def _seen(own: np.ndarray, cross: np.ndarray, window: int) -> Seen:
-    def root(value: float) -> float:
-        return math.sqrt(max(float(value), 0.0))
-
-    drift, wide = root(cross[1, 1]), root(cross[3, 3])
-    exponent = math.log(wide / drift) / math.log(window) if drift > 0 and wide > 0 else 0.0
-    both = drift * root(cross[2, 2])
-    return Seen(
-        gradient=root(cross[0, 0]),
-        noise=root(own[0, 0] - cross[0, 0]),
-        drift=drift,
-        window_drift=wide,
-        exponent=min(max(exponent, 0.0), 1.0),
-        curvature_noise=root(own[1, 1] - cross[1, 1]),
-        bounce=min(max(float(cross[1, 2]) / both, -1.0), 1.0) if both > 0 else 0.0,
-        change=root(own[1, 1] / own[0, 0]) if own[0, 0] > 0 else 0.0,
-    )
-
-
-def _forecast(K: int, seen: Seen) -> Forecast:
-    return forecast(K, seen.noise, seen.drift, seen.exponent, seen.curvature_noise)
+def _forecast(K: int, found: probe.Probe) -> Forecast:
+    return forecast(K, found.noise, found.drift, found.exponent, found.curvature_noise)
 
 
 def _diagnosis(products: probe.Products, facts: dict[str, Any]) -> Diagnosis:
     K, window, n = facts["batch"], facts["window"], len(products.own)
-    seen = _seen(products.own.mean(0), products.cross.mean(0), window)
-    found = _forecast(K, seen)
+    measured = probe.from_products(products.own.mean(0), products.cross.mean(0), window)
+    found = _forecast(K, measured)
     again = np.random.default_rng(0).integers(n, size=(100, n))
-    ratios = [_forecast(K, _seen(products.own[i].mean(0), products.cross[i].mean(0), window)).ratio for i in again]
-    gain = found.gain(seen.gradient)
-    verdict, reason = _verdict(seen.bounce, found.ratio, gain, facts["lead"] + 2 * facts["lead_error"] < 0)
+    drawn = [probe.from_products(products.own[i].mean(0), products.cross[i].mean(0), window) for i in again]
+    ratios = [_forecast(K, other).ratio for other in drawn]
+    gain = found.gain(measured.gradient)
+    verdict, reason = _verdict(measured.bounce, found.ratio, gain, facts["lead"] + 2 * facts["lead_error"] < 0)
     return Diagnosis(
         **facts,
-        **asdict(seen),
+        **asdict(measured),
         measurements=n,
         forecast=found,
         ratio=found.ratio,

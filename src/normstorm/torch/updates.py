@@ -1,38 +1,78 @@
-"""From estimates to moves, and what both kinds of steps share."""
+"""From estimates to moves: the arithmetic on lists of tensors, and the update of a group.
+
+    lerp_        m <- keep m + take g
+    axpy_        x <- shrink x - length u          length: a number or a tensor without axes
+    axpy_lerp_   x <- shrink x - length m, then m <- keep m + take g
+
+Plain operations, or one kernel for all tensors. `fused` None takes the kernels where they can serve, False never; True
+refuses where they cannot.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .geometries import directions, inverse, portions
-from .shards import local, spread, squares
-from .update import shift
+from . import triton_launch
+from .directions import directions, inverse, portions
+from .sharding import local, squares
 
 Group = dict[str, Any]
-NONE, READY, DUE = 0, 1, 2  # no estimate yet; an estimate; an estimate whose move is still to be made
 
 
-def gradients(params: Sequence[Tensor]) -> list[Tensor]:
-    grads = [p.grad for p in params if p.grad is not None]
-    if any(grad.is_sparse for grad in grads):
-        raise RuntimeError("NormalizedStorm: gradients must be dense; got a sparse one")
-    return [local(grad) for grad in grads]
+def lerp_(m: list[Tensor], g: list[Tensor], keep: float, take: float, fused: bool | None) -> Tensor | None:
+    """Returns the sum of squares of the new m, if that came for nothing."""
+    if triton_launch.serve(fused, m, g):
+        return triton_launch.lerp_(m, g, keep, take)
+    g = [grad.to(old.dtype) for old, grad in zip(m, g, strict=True)]
+    if keep == 0:  # an old m that is not finite must not live on
+        torch._foreach_copy_(m, g)
+        torch._foreach_mul_(m, take)
+        return None
+    if keep != 1:
+        torch._foreach_mul_(m, keep)
+    torch._foreach_add_(m, g, alpha=take)
+    return None
 
 
-def buffer(state: dict[str, Any], p: Tensor, name: str) -> Tensor:
-    """A tensor of the state of a parameter, zero where there was none."""
-    if name not in state:
-        state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
-    found: Tensor = state[name]
-    return found
+def axpy_(x: list[Tensor], u: list[Tensor], shrink: float, length: float | Tensor, fused: bool | None) -> None:
+    if triton_launch.serve(fused, x, u):
+        triton_launch.axpy_(x, u, shrink, length)
+        return
+    if shrink != 1:
+        torch._foreach_mul_(x, shrink)
+    if isinstance(length, Tensor):
+        for old, step in zip(x, u, strict=True):
+            _axpy_by(old, step, length.to(old.device))
+    else:
+        torch._foreach_add_(x, u, alpha=-length)
 
 
-def with_gradient(params: Iterable[Tensor]) -> list[Tensor]:
-    return [p for p in params if p.grad is not None]
+def _axpy_by(x: Tensor, u: Tensor, length: Tensor) -> None:
+    if x.dtype.itemsize < 4:  # sixteen bits would shorten the length itself
+        x.sub_((u * length.to(torch.float32).expand(1)).reshape(x.shape))
+    else:
+        x.addcmul_(u, length.to(x.dtype), value=-1)
+
+
+def axpy_lerp_(
+    x: list[Tensor],
+    m: list[Tensor],
+    g: list[Tensor],
+    shrink: float,
+    length: float | Tensor,
+    keep: float,
+    take: float,
+    fused: bool | None,
+) -> None:
+    if triton_launch.serve(fused, x, m, g):
+        triton_launch.axpy_lerp_(x, m, g, shrink, length, keep, take)
+        return
+    axpy_(x, m, shrink, length, fused)
+    lerp_(m, g, keep, take, fused)
 
 
 def ahead(group: Group) -> float:
@@ -41,21 +81,7 @@ def ahead(group: Group) -> float:
     return 1 - float(group["beta"]) * (1 - c) if group["nesterov"] else float(c)
 
 
-def first_weight(group: Group) -> float:
-    """The weight of the first gradient of an estimate."""
-    return 1.0 if group["start"] == "first" else 1 - float(group["beta"])
-
-
-def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tensor]:
-    """of_a a + of_b b, new memory."""
-    if any(map(spread, a)):
-        return [of_a * one + of_b * other for one, other in zip(a, b, strict=True)]
-    found = torch._foreach_mul(a, of_a)
-    torch._foreach_add_(found, b, alpha=of_b)
-    return list(found)
-
-
-class Move:
+class Update:
     """x <- (1 - lr weight_decay) x - lr scale u(estimate), and the norm that Euclidean groups share.
 
     `estimates(group, params)` may make new memory if a group looks ahead: such groups go portion by portion.
@@ -89,7 +115,7 @@ class Move:
     def _portions(self, geometry: str, params: Sequence[Tensor]) -> list[list[Tensor]]:
         return [[params[i] for i in some] for some in portions(geometry, params)]
 
-    def __call__(self, group: Group, params: list[Tensor]) -> None:
+    def apply(self, group: Group, params: list[Tensor]) -> None:
         if not params:
             return
         geometry = group["geometry"]
@@ -97,4 +123,4 @@ class Move:
         for some in [params] if plain else self._portions(geometry, params):
             u = self.estimates(group, some)
             u = [local(n) for n in u] if geometry == "euclidean" else directions(geometry, u, group["spectral_dtype"])
-            shift([local(p) for p in some], u, *self.lengths(group), self.fused)
+            axpy_([local(p) for p in some], u, *self.lengths(group), self.fused)
