@@ -99,9 +99,7 @@ def width_class(seeds: int, numbers: int) -> int:
     return min(possible, key=lambda w: -(-seeds // w) * (OVERHEAD + w * numbers))
 
 
-def _looked_at(
-    problem: Any, algorithm: Algorithm, x: Tree, key: Any
-) -> tuple[State, Tree, tuple[int, int] | None]:
+def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[State, Tree, tuple[int, int] | None]:
     """The forms of the state and of one step's samples, and the costs of steps if they are known beforehand."""
     if key not in _forms:
         asked: list[Any] = []
@@ -220,7 +218,7 @@ class Execution:
 
         stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
         shown = self.schedule.record_steps.size
-        records = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
+        records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
         diverged, every = stats.diverged > 0, np.arange(n)
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))

@@ -77,7 +77,8 @@ def _put(table: Tree, row: Tree, i: Any) -> Tree:
 def empty_path(config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
     """Room for so many steps."""
     row = jax.eval_shape(lambda state: _row(config, algorithm, state, jnp.zeros(config.width, jnp.uint32)), state)
-    return jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
+    room: Path = jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
+    return room
 
 
 def take_chunk(

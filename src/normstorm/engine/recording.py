@@ -171,7 +171,8 @@ def measure(problem: Any, average: bool, costs: Any, stats: RunningStats, path: 
     bad = ~finite & (step < count)
     stop = jnp.where(jnp.any(bad, 0), jnp.argmax(bad, 0).astype(jnp.int32), jnp.asarray(count - 1, jnp.int32))
     asked = (step <= stop) & (stats.diverged == 0)
-    costs = jnp.where(asked, path.cost if costs is None else costs[:, None], jnp.uint32(0))
+    each: Any = path.cost if costs is None else costs[:, None]
+    costs = jnp.where(asked, each, jnp.uint32(0))
     return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
 
 

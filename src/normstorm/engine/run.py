@@ -20,7 +20,7 @@ from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
 from . import checkpoint as storage
-from .execution import Execution, prepare, widths
+from .execution import prepare, widths
 from .loop import Batch
 from .results import Trace
 
@@ -75,11 +75,9 @@ def run(
     threads = cores() if threads is None else _whole("threads", threads)
     width = _width(width, checkpoint)
     check_problem("run", problem, x)
-    execution = prepare(
-        *(problem, algorithm, x, int(steps), todo),
-        **{"records": int(records), "candidates": int(candidates), "width": width},
-        average=validate.flag("run", "average", average),
-    )
+    kept = {"records": int(records), "candidates": int(candidates)}
+    average = validate.flag("run", "average", average)
+    execution = prepare(problem, algorithm, x, int(steps), todo, width=width, average=average, **kept)
     identity = {} if checkpoint is None else {**execution.identity(x), "fingerprint": fingerprint}
     batches = execution.begin(x)
     batches[0] = execution.advance(0, batches[0])  # compiles, once for all threads

@@ -28,8 +28,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm._shared.validate import nonnegative, positive
 from normstorm._shared.jax_internals import barrier
+from normstorm._shared.validate import nonnegative, positive
 from normstorm.random import numbers
 
 from .base import STATIC, Certified, pytree, unit

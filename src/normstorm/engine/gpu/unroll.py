@@ -22,7 +22,7 @@ from jax import lax
 
 from normstorm._shared.jax_internals import abstract
 
-from ..replay import bind, pointwise, replay
+from .replay import bind, pointwise, replay
 
 Tree = Any
 Parts = np.ndarray
