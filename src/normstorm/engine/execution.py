@@ -29,7 +29,7 @@ from .recording import (
 from .results import Pick, Trace
 
 Tree = Any
-WIDTHS = {"cpu": (1, 8, 64), "gpu": (1, 1024, 16384)}  # seeds of a batch: the width classes
+WIDTHS = {"cpu": (1, 8, 32, 128), "gpu": (1, 1024, 16384)}  # seeds of a batch: the width classes
 OVERHEAD = 128  # what a step costs beside its arithmetic, in numbers of x
 NEAR = 2**15  # numbers of a batch's x up to which several seeds share a batch: more would leave the core's cache
 COLUMNS = 256  # samples, and exact gradients, that are asked at once, about
@@ -175,8 +175,8 @@ class Execution:
         words[:here] = seed_words(self.seeds[mine])
         steps = np.full((self.candidates, W), NEVER, np.int32)
         steps[: self.picks.shape[1], :here] = self.picks[mine].T
-        recorder = Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
-        return Batch(jnp.asarray(words), state, recorder, jnp.zeros((), jnp.int32))
+        recorder = Recorder(records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
+        return Batch(jnp.asarray(words), state, stats, recorder, jnp.zeros((), jnp.int32))
 
     def advance(self, stop: int, batch: Batch) -> Batch:
         problem = self.problem if self.fixed is None else ()
@@ -216,7 +216,7 @@ class Execution:
         def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
             return low.astype(np.int64) + (high.astype(np.int64) << 32)
 
-        stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
+        stats, state = rows(lambda b: b.stats), rows(lambda b: b.state)
         shown = self.schedule.record_steps.size
         records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
@@ -272,11 +272,12 @@ def prepare(
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
+    rows = getattr(problem, "size", None)  # a finite sum's exact gradient is dear, and cheaper for many points
     width = width_class(len(seeds), _size(x)) if width is None else width
-    chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), getattr(problem, "size", None) or 1, costs)
+    chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), rows or 1, costs)
     held = () if fixed else problem
     piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
-    config = ExecutionConfig(width, chunk, average and exact, exact, valued, costs, piece)
+    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece)
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)
     return Execution(

@@ -17,9 +17,19 @@ import jax.numpy as jnp
 
 from normstorm._shared.jax_internals import barrier
 from normstorm.algorithms.core import Algorithm, State
+from normstorm.algorithms.geometries import norm
 from normstorm.random import step_key
 
-from .recording import Path, Recorder, RecordSchedule, measure, record, save, updated
+from .recording import (
+    Path,
+    Recorder,
+    RecordSchedule,
+    RunningStats,
+    measure,
+    record,
+    save,
+    updated,
+)
 
 Tree = Any
 
@@ -30,6 +40,7 @@ class ExecutionConfig(NamedTuple):
     width    seeds of a batch
     chunk    steps whose samples are drawn, and whose iterates are measured, at once
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
+    in_step  whether it is then asked in the step, which may share work with it; else of the whole chunk at once
     exact    whether the problem knows grad F;   valued   whether it knows F
     costs    sample gradients of the first step and of a later one, if they are known beforehand
     piece    steps that are taken in small arrays, if they fit there; else 0
@@ -39,11 +50,17 @@ class ExecutionConfig(NamedTuple):
     width: int
     chunk: int
     average: bool
+    in_step: bool
     exact: bool
     valued: bool
     costs: tuple[int, int] | None
     piece: int = 0
     on_chip: bool = False
+
+    @property
+    def known(self) -> tuple[bool, bool, bool]:
+        """Whether means, exact gradients and values are."""
+        return self.average, self.exact, self.valued
 
 
 class Batch(NamedTuple):
@@ -51,6 +68,7 @@ class Batch(NamedTuple):
 
     seed: jax.Array
     state: State
+    stats: RunningStats
     recorder: Recorder
     t: jax.Array
 
@@ -63,42 +81,49 @@ def draw(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax
     return barrier(jax.tree.map(lambda a: a.reshape(C, W, *a.shape[1:]), flat))
 
 
-def _row(config: ExecutionConfig, algorithm: Algorithm, state: State, cost: jax.Array) -> Path:
-    """What is written down of one step."""
+def _row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, cost: Any) -> Path:
+    """What is written down of one step of one seed."""
     point = algorithm.point(state)
     another = point is not state.x_prev
-    return Path(state.x_prev, state.m, point if another else None, None if config.costs else cost)
+    known = norm(problem.full_grad(point)) if config.average and config.in_step else None
+    asked = None if config.costs else jnp.asarray(cost, jnp.uint32)
+    return Path(state.x_prev, state.m, point if another else None, known, asked)
 
 
 def _put(table: Tree, row: Tree, i: Any) -> Tree:
     return jax.tree.map(lambda a, new: jax.lax.dynamic_update_slice_in_dim(a, new, i, 0), table, row)
 
 
-def empty_path(config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
+def empty_path(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
     """Room for so many steps."""
-    row = jax.eval_shape(lambda state: _row(config, algorithm, state, jnp.zeros(config.width, jnp.uint32)), state)
+    row = jax.eval_shape(jax.vmap(lambda state: _row(problem, config, algorithm, state, 0)), state)
     room: Path = jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
     return room
 
 
 def take_chunk(
-    problem: Any, algorithm: Algorithm, config: ExecutionConfig, t0: Any, count: Any, batch: Batch, path: Path
+    problem: Any,
+    algorithm: Algorithm,
+    config: ExecutionConfig,
+    t0: Any,
+    count: Any,
+    seeds: jax.Array,
+    state: State,
+    path: Path,
 ) -> tuple[State, Path]:
     """`count` steps after step t0.
 
     Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
     else looks for operations to do at the same time, which takes longer than they do.
     """
-    samples = draw(problem, algorithm, config, batch.seed, t0)
+    samples = draw(problem, algorithm, config, seeds, t0)
 
-    def costly(pair: tuple[State, Any]) -> tuple[State, jax.Array]:
-        return pair[0], jnp.asarray(pair[1], jnp.uint32)
+    def noted(state: State, cost: Any) -> tuple[State, Path]:
+        return state, _row(problem, config, algorithm, state, cost)
 
-    def begin() -> tuple[State, jax.Array]:
+    def begin() -> tuple[State, Path]:
         first = jax.tree.map(lambda s: s[0], samples)
-        begun: tuple[State, jax.Array] = jax.vmap(lambda x, s: costly(algorithm.first(problem, x, s)))(
-            batch.state.x, first
-        )
+        begun: tuple[State, Path] = jax.vmap(lambda x, s: noted(*algorithm.first(problem, x, s)))(state.x, first)
         return begun
 
     def steps(samples: Tree, start: Any, low: Any, high: Any, state: State, path: Path) -> tuple[State, Path]:
@@ -106,11 +131,10 @@ def take_chunk(
 
         def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
             state, path = carry
-            now = barrier(jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples))
+            now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
             t = t0 + 1 + start + i
-            state, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t)))(state, now)
-            row = jax.tree.map(lambda a: a[None], _row(config, algorithm, state, cost))
-            return state, _put(path, row, i)
+            state, row = jax.vmap(lambda state, s: noted(*algorithm.step(problem, state, s, t)))(state, now)
+            return state, _put(path, jax.tree.map(lambda a: a[None], row), i)
 
         taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
         return taken
@@ -124,10 +148,9 @@ def take_chunk(
         return state, _put(path, part, start), part
 
     first = jnp.where(t0 == 0, 1, 0)
-    state, cost = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, jnp.zeros(config.width, jnp.uint32)))
-    opening = _row(config, algorithm, state, cost)
+    state, opening = jax.lax.cond(t0 == 0, begin, lambda: (state, jax.tree.map(lambda a: a[0], path)))
     if config.piece:
-        part = empty_path(config, algorithm, state, config.piece)
+        part = empty_path(problem, config, algorithm, state, config.piece)
         state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
     else:
         state, path = steps(samples, 0, first, count, state, path)
@@ -149,16 +172,14 @@ def advance(
     """Go on until `stop` steps are done."""
 
     def chunk(carry: tuple[Batch, Path]) -> tuple[Batch, Path]:
-        batch, path = carry
-        t0, kept = batch.t, batch.recorder
+        (seeds, state, before, kept, t0), path = carry
         count = jnp.minimum(config.chunk, stop - t0)
-        state, path = take_chunk(problem, algorithm, config, t0, count, batch, path)
-        costs = known_costs(config, t0)
-        seen = measure(problem, config.average, costs, kept.stats, path, t0, count)
-        stats = updated(kept.stats, seen)
-        records, row = record(problem, config.exact, config.valued, schedule.record_steps, kept, seen, path)
-        saved = save(schedule.bounds, stats, kept.saved, seen)
-        return Batch(batch.seed, state, Recorder(stats, records, saved, row), t0 + count), path
+        state, path = take_chunk(problem, algorithm, config, t0, count, seeds, state, path)
+        seen = measure(problem, config.average, known_costs(config, t0), before, path, t0, count)
+        stats = updated(before, seen)
+        kept = record(problem, config.known, schedule.record_steps, kept, before, seen, path)
+        kept = kept._replace(saved=save(schedule.bounds, stats, kept.saved, seen))
+        return Batch(seeds, state, stats, kept, t0 + count), path
 
-    start = batch, empty_path(config, algorithm, batch.state, config.chunk)
+    start = batch, empty_path(problem, config, algorithm, batch.state, config.chunk)
     return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, start)[0]

@@ -105,20 +105,20 @@ class SavedIterates(NamedTuple):
 class Path(NamedTuple):
     """What the loop wrote down of a chunk of steps, (steps, seeds, ...).
 
-    point is what the algorithm hands out at step t, if that is another point than its iterate x_t; cost is what the
-    step asked, if that is not known beforehand.
+    point is what the algorithm hands out at step t, if that is another point than its iterate x_t; grad_norm is
+    ||grad F|| there, if it was asked in the step; cost is what the step asked, if that is not known beforehand.
     """
 
     x: Tree
     m: Tree
     point: Tree | None
+    grad_norm: jax.Array | None
     cost: jax.Array | None
 
 
 class Recorder(NamedTuple):
-    """Everything that is kept, for a batch of seeds; `row` is the next row of the records."""
+    """What is kept of single steps, for a batch of seeds; `row` is the next row of the records."""
 
-    stats: RunningStats
     records: Records
     saved: SavedIterates
     row: jax.Array
@@ -164,8 +164,8 @@ def measure(problem: Any, average: bool, costs: Any, stats: RunningStats, path: 
     """Norms of a chunk, and which of its steps count; `costs` are those of the steps, if they are known beforehand."""
     point = path.x if path.point is None else path.point
     size = over_points(norm, path.m)
-    gradient = over_points(problem.full_grad, point) if average else None
-    grad_norm = over_points(norm, gradient) if average else size
+    gradient = over_points(problem.full_grad, point) if average and path.grad_norm is None else None
+    grad_norm: Any = size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
     step = jnp.arange(size.shape[0], dtype=jnp.int32)[:, None]
     finite = jnp.isfinite(size) & jnp.isfinite(grad_norm)
     bad = ~finite & (step < count)
@@ -211,10 +211,16 @@ def updated(stats: RunningStats, seen: Measured) -> RunningStats:
 
 
 def record(
-    problem: Any, exact: bool, valued: bool, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path
-) -> tuple[Records, jax.Array]:
-    """Write a row for every recorded step of the chunk."""
-    before = recorder.stats
+    problem: Any,
+    known: tuple[bool, bool, bool],
+    steps: jax.Array,
+    recorder: Recorder,
+    before: RunningStats,
+    seen: Measured,
+    path: Path,
+) -> Recorder:
+    """Write a row for every recorded step of the chunk: `known` tells of means, exact gradients and values."""
+    average, exact, valued = known
 
     def entries(place: Any) -> tuple[jax.Array, ...]:
         x, m, point = (jax.tree.map(lambda a: a[place], tree) for tree in (path.x, path.m, seen.point))
@@ -227,10 +233,10 @@ def record(
             gradient = at_point if path.point is None else jax.vmap(problem.full_grad)(x)
             grad_norm = jax.vmap(norm)(at_point)
             error = jax.vmap(norm)(jax.tree.map(jnp.subtract, m, gradient))
-        if seen.gradient is not None:
+        if average:
             mean = (now.total - now.lost) / (seen.t0 + 1 + place)
-        known = (jnp.where(seen.alive[place], v, jnp.nan) for v in (grad_norm, mean, value, error))
-        return *(v.astype(before.best.dtype) for v in known), now.cost, now.carry
+        found = (jnp.where(seen.alive[place], v, jnp.nan) for v in (grad_norm, mean, value, error))
+        return *(v.astype(before.best.dtype) for v in found), now.cost, now.carry
 
     def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
         records, row = carry
@@ -239,10 +245,9 @@ def record(
         return Records(*(put(table, entry) for table, entry in zip(records, rows, strict=True))), row + 1
 
     end = seen.t0 + seen.count
-    written: tuple[Records, jax.Array] = jax.lax.while_loop(
-        lambda carry: steps[carry[1]] <= end, write, (recorder.records, recorder.row)
-    )
-    return written
+    start = recorder.records, recorder.row
+    records, row = jax.lax.while_loop(lambda carry: steps[carry[1]] <= end, write, start)
+    return recorder._replace(records=records, row=row)
 
 
 def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured) -> SavedIterates:
@@ -250,7 +255,7 @@ def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Mea
     end = seen.t0 + seen.count
 
     def stratum(t: Any) -> Any:
-        return jnp.searchsorted(bounds, t, side="left").astype(jnp.int32) - 1
+        return jnp.sum(bounds < t, dtype=jnp.int32) - 1
 
     def take(row: Any, x: Tree) -> Tree:
         step = saved.step[row]
@@ -260,7 +265,9 @@ def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Mea
         due = (seen.t0 < step) & (step <= end)
         return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
 
-    return saved._replace(x=jax.lax.fori_loop(stratum(seen.t0 + 1), stratum(end) + 1, take, saved.x))
+    some = jnp.any((seen.t0 < saved.step) & (saved.step <= end))
+    low = stratum(seen.t0 + 1)
+    return saved._replace(x=jax.lax.fori_loop(low, jnp.where(some, stratum(end) + 1, low), take, saved.x))
 
 
 def _at(tree: Tree, place: Any) -> Tree:
