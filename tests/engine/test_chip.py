@@ -89,7 +89,7 @@ def test_alone_in_a_crowd_and_in_pieces(on_chip):
     on_chip()
     crowd = go("quartic", STORM, "float64", seeds=range(70), steps=530)
     alone = go("quartic", STORM, "float64", seeds=[66], steps=530)
-    pieces = go("quartic", STORM, "float64", seeds=[66], steps=530, chunk=100)
+    pieces = go("quartic", STORM, "float64", seeds=[66], steps=530, progress_steps=100)
     assert was_on_chip()
     for other, i in ((alone, 0), (pieces, 0)):
         for field in FIELDS:

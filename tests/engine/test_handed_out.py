@@ -95,7 +95,9 @@ def test_chunks_hand_the_average_on() -> None:
     """Bit by bit, as they hand on the iterate."""
     whole = result("schedule-free")
     with jax.enable_x64(True):
-        pieces = run(problem(), ALGORITHMS["schedule-free"], X1, STEPS, SEEDS, candidates=STEPS, records=16, chunk=7)
+        pieces = run(
+            problem(), ALGORITHMS["schedule-free"], X1, STEPS, SEEDS, candidates=STEPS, records=16, progress_steps=7
+        )
     for ours, theirs in ((pieces.last, whole.last), (pieces.candidates.x, whole.candidates.x)):
         np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(pieces.mean_grad_norm, whole.mean_grad_norm)

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm import random
-from normstorm.algorithms import momentum_nsgd, normalized_storm
+from normstorm.algorithms import normalized_storm
 from normstorm.algorithms.sgd import sgd
-from normstorm.engine import job, layout, run
-from normstorm.engine.job import Fixed, Job
-from normstorm.engine.run import cores
+from normstorm.engine import run
+from normstorm.engine.execution import Fixed
 from normstorm.random import index, numbers, seed_words, step_key
 
 STORM = normalized_storm(alpha=0.3, eta=0.01, K=2)
@@ -36,7 +34,6 @@ def drawn(sample: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("gradient", [np.array([3.0, 0.0, 4.0]), np.zeros(3)])
 def test_a_gradient_that_never_changes(gradient: np.ndarray) -> None:
-    """A kernel with constants only would end the process."""
     found = run(Plain(lambda x, batch: jnp.asarray(gradient)), STORM, jnp.zeros(3), 9, 2)
     length = np.linalg.norm(gradient)
     np.testing.assert_allclose(found.last, np.tile(-0.09 * gradient / (length or 1), (2, 1)), atol=1e-15)
@@ -54,7 +51,7 @@ def test_a_gradient_that_never_changes(gradient: np.ndarray) -> None:
     ],
 )
 def test_samples_that_are_constant_or_made_of_constants(sample: Any) -> None:
-    """Drawn by one kernel where possible; the same as by an ordinary program."""
+    """The same as by an ordinary program."""
     problem = Plain(lambda x, batch: x + jnp.mean(batch, axis=0), sample)
     found = run(problem, STORM, jnp.ones(3), 1, [5])
     batch = drawn(sample)
@@ -72,7 +69,7 @@ def test_samples_that_are_constant_or_made_of_constants(sample: Any) -> None:
     ],
 )
 def test_a_gradient_that_the_compiler_finds_to_be_a_constant(gradient: Any) -> None:
-    """It looks as if it depended on x; in one kernel, it would end the process."""
+    """It looks as if it depended on x."""
     found = run(Plain(gradient), STORM, jnp.ones(3), 9, 2)
     np.testing.assert_allclose(found.last, np.full((2, 3), 1 - 0.09 / np.sqrt(3)), atol=1e-15)
 
@@ -96,7 +93,6 @@ def test_a_start_without_numbers() -> None:
 
 @pytest.mark.parametrize("shape", [lambda n: (n, 0), lambda n: (0,)])
 def test_samples_without_numbers(shape: Any) -> None:
-    """A kernel of them would end the process."""
     found = run(
         Plain(lambda x, batch: 2 * x + jnp.sum(batch), lambda key, n: jnp.zeros(shape(n))), STORM, jnp.ones(3), 9, 2
     )
@@ -119,30 +115,6 @@ def test_samples_of_which_a_part_is_constant() -> None:
         Plain(lambda x, batch: x + jnp.mean(batch[0] * batch[1][:, None], axis=0), sample), STORM, jnp.ones(3), 9, 2
     )
     assert np.all(np.isfinite(found.last))
-
-
-def test_a_kernel_that_cannot_be_compiled_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Noise in one operation of so much work that XLA gives it to several threads, which a kernel cannot do."""
-    seen = []
-    advance = Job.advance
-
-    def note(job: Job, *args: Any) -> Any:
-        seen.append((job.shape.drawing, job.shape.kernel))
-        return advance(job, *args)
-
-    problem = Plain(
-        lambda x, batch: x + jnp.mean(batch, axis=0), lambda key, n: numbers(key, 3 * n, 0)[0].reshape(n, 3)
-    )
-    plain = run(problem, momentum_nsgd(alpha=0.3, eta=0.01, K=30), jnp.ones(3), 40, 3)
-    monkeypatch.setattr(Job, "advance", note)
-    monkeypatch.setattr(random, "inside_kernel", lambda: False)
-    monkeypatch.setattr(layout, "BLOCK_BYTES", 2**22)
-    monkeypatch.setattr(job, "_FOUND", {})
-    found = run(problem, momentum_nsgd(alpha=0.3, eta=0.01, K=30), jnp.ones(3), 40, 3)
-    np.testing.assert_allclose(found.last, plain.last, rtol=1e-12)
-    assert seen[0] == (True, True)
-    if cores() > 1:
-        assert seen[-1] == (False, True)
 
 
 def test_constants_of_a_module_and_words_of_another_width() -> None:

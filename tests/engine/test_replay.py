@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from normstorm.engine.lanes import _notable
+from normstorm.engine.lanes_last import over_lanes
 
 from normstorm._shared.jax_internals import lengthened
 from normstorm.engine.gpu import unroll
-from normstorm.engine.lanes import _notable
-from normstorm.engine.lanes_last import over_lanes
 
 LANES = 8
 TABLE = np.random.default_rng(5).normal(size=(7, 3))

@@ -13,9 +13,9 @@ from toy import Metered, Toy
 
 from normstorm.algorithms import CATALOGUE, normalized_storm
 from normstorm.engine import run
-from normstorm.engine.job import Job
+from normstorm.engine.execution import Execution, widths
 from normstorm.engine.results import Trace
-from normstorm.engine.run import CHUNK_SECONDS
+from normstorm.engine.run import PATIENCE
 from normstorm.random import normal
 
 STORM = normalized_storm(alpha=0.05, eta=0.02)
@@ -87,7 +87,7 @@ def case(name: str) -> tuple[Any, jax.Array]:
 
 def same(one: Trace, i: int, other: Trace, j: int) -> None:
     """Bit for bit, in everything that has a row per seed."""
-    skip = {"algorithm", "problem", "seeds", "steps", "record_steps"}
+    skip = {"algorithm", "problem", "seeds", "steps", "width", "record_steps"}
     for name, value in vars(one).items():
         if name not in skip:
             left, right = jax.tree.leaves(vars_of(value)), jax.tree.leaves(vars_of(getattr(other, name)))
@@ -106,15 +106,41 @@ def test_alone_in_a_crowd_in_chunks_and_resumed(name: str, tmp_path: Path) -> No
     assert crowd.last.dtype == x0.dtype
     assert len(np.unique(crowd.last[:, 0])) == len(CROWD)
     for i in (0, 7, 23, 36):
-        same(run(problem, STORM, x0, STEPS, [CROWD[i]]), 0, crowd, i)
+        same(run(problem, STORM, x0, STEPS, [CROWD[i]], width=crowd.width), 0, crowd, i)
     seen: list[int] = []
-    small = run(problem, STORM, x0, STEPS, CROWD, chunk=1, threads=2, progress=lambda done, _: seen.append(done))
+    small = run(
+        problem, STORM, x0, STEPS, CROWD, progress_steps=1, threads=2, progress=lambda done, _: seen.append(done)
+    )
     assert len(seen) > 3
     assert seen[-1] == STEPS
     resumed = interrupted(problem, x0, tmp_path / "run.safetensors")
     for i in range(len(CROWD)):
         same(small, i, crowd, i)
         same(resumed, i, crowd, i)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_widths_differ_in_last_digits_alone(name: str) -> None:
+    """Ten steps, after which rounding has hardly grown: 1e-12 of double precision, 1e-4 of single."""
+    problem, x0 = case(name)
+    found = [run(problem, STORM, x0, 10, [CROWD[3]], width=width) for width in widths()]
+    assert [trace.width for trace in found] == list(widths())
+    for trace in found[1:]:
+        tolerance = 1e-12 if x0.dtype == np.float64 else 1e-4
+        np.testing.assert_allclose(trace.last, found[0].last, rtol=tolerance, atol=tolerance)
+        np.testing.assert_allclose(trace.mean_grad_norm, found[0].mean_grad_norm, rtol=tolerance)
+
+
+def test_a_checkpoint_keeps_its_width(tmp_path: Path) -> None:
+    """Many seeds take another width than one; the one that was begun with goes on."""
+    file = tmp_path / "run.safetensors"
+    begun = run(Toy(4), STORM, jnp.ones(4), 40, 3, width=1, checkpoint=file)
+    assert run(Toy(4), STORM, jnp.ones(4), 40, 3).width != 1
+    resumed = run(Toy(4), STORM, jnp.ones(4), 40, 3, checkpoint=file)
+    assert resumed.width == 1
+    np.testing.assert_array_equal(resumed.last, begun.last)
+    with pytest.raises(ValueError, match="its width is 1, this run's is 8"):
+        run(Toy(4), STORM, jnp.ones(4), 40, 3, width=8, checkpoint=file)
 
 
 @jax.tree_util.register_dataclass
@@ -147,9 +173,9 @@ def test_others_do_not_choose_the_instructions(name: str) -> None:
     algorithm = CATALOGUE[name](K=2, **METHODS[name])
     crowd = run(Cubic(), algorithm, jnp.asarray(1.5), 75, range(200, 225), threads=1)
     for i in (0, 1, 9, 20, 24):
-        same(run(Cubic(), algorithm, jnp.asarray(1.5), 75, [200 + i]), 0, crowd, i)
+        same(run(Cubic(), algorithm, jnp.asarray(1.5), 75, [200 + i], width=crowd.width), 0, crowd, i)
     same(
-        run(Cubic(), algorithm, jnp.asarray(1.5), 75, [207], chunk=1, records=3),
+        run(Cubic(), algorithm, jnp.asarray(1.5), 75, [207], progress_steps=1, records=3, width=crowd.width),
         0,
         run(Cubic(), algorithm, jnp.asarray(1.5), 75, range(200, 225), records=3),
         7,
@@ -164,7 +190,7 @@ def interrupted(problem: Any, x0: jax.Array, file: Path) -> Trace:
         if len(calls) == 2 and done < steps:
             raise KeyboardInterrupt
 
-    settings = {"chunk": 256, "checkpoint": file, "checkpoint_seconds": 0.0}
+    settings = {"progress_steps": 256, "checkpoint": file, "checkpoint_seconds": 0.0}
     for _ in range(2):
         calls: list[int] = []
         with pytest.raises(KeyboardInterrupt):
@@ -185,14 +211,14 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one() -> None:
         np.testing.assert_array_equal(short.grad_norm[0, i], long.grad_norm[0, j])
 
 
-def test_one_compilation_serves_every_horizon_and_every_number_of_seeds() -> None:
+def test_one_compilation_of_a_width_serves_every_horizon_and_every_number_of_seeds() -> None:
     problem = Metered(Toy(4))
-    run(problem, STORM, jnp.ones(4), 3, 1)
+    run(problem, STORM, jnp.ones(4), 3, 1, width=8)
     traced = problem.calls
     assert traced > 0
     for steps, seeds in [(1, 1), (10, 2), (1000, 30), (777, 8)]:
-        run(problem, STORM, jnp.ones(4), steps, seeds)
-    run(problem, normalized_storm(alpha=0.5, eta=0.5), jnp.ones(4), 50, 3)
+        run(problem, STORM, jnp.ones(4), steps, seeds, width=8)
+    run(problem, normalized_storm(alpha=0.5, eta=0.5), jnp.ones(4), 50, 3, width=8)
     assert problem.calls == traced
 
 
@@ -210,16 +236,16 @@ def test_classes_whose_pytrees_look_the_same_are_kept_apart() -> None:
 
 
 def test_device_of_the_caller_reaches_the_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen, advance = [], Job.advance
+    seen, advance = [], Execution.advance
 
-    def note(job: Job, *args: Any) -> Any:
+    def note(execution: Execution, *args: Any) -> Any:
         seen.append(jax.config.jax_default_device)
-        return advance(job, *args)
+        return advance(execution, *args)
 
-    monkeypatch.setattr(Job, "advance", note)
+    monkeypatch.setattr(Execution, "advance", note)
     (device, *_) = jax.devices("cpu")
     with jax.default_device(device):
-        run(Toy(10), STORM, jnp.linspace(-1, 2, 10), 10, 20, threads=2)
+        run(Toy(10), STORM, jnp.linspace(-1, 2, 10), 10, 20, threads=2, width=8)
     assert len(seen) > 1 and set(seen) == {device}
 
 
@@ -241,7 +267,8 @@ def test_precision_of_the_caller_reaches_the_threads() -> None:
         ({"seeds": [-1]}, "run: seeds must be an integer in [0, 18446744073709551615]; got seeds=-1"),
         ({"seeds": None}, "run: seeds must be an integer in [1, 1073741824]; got seeds=None"),
         ({"seeds": 1.5}, "run: seeds must be an integer in [1, 1073741824]; got seeds=1.5"),
-        ({"chunk": 0}, "run: chunk must be an integer in [1, 1073741824]; got chunk=0"),
+        ({"progress_steps": 0}, "run: progress_steps must be an integer in [1, 1073741824]; got progress_steps=0"),
+        ({"width": 7}, "run: width must be one of 1, 8, 32, 128, or None; got width=7"),
         ({"x0": jnp.arange(3)}, "run: x0 must be float32 or float64 in all its leaves; got int32"),
         ({"x0": {}}, "run: x0 must be float32 or float64 in all its leaves; got no leaves"),
         ({"x0": "a"}, "run: x0 must be float32 or float64 in all its leaves; got str"),
@@ -374,20 +401,20 @@ def test_a_problem_that_changes_is_run_as_it_is() -> None:
 
 def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock on which every step of a call takes a tenth of a millisecond."""
-    a_step, calls, stops, advance = 1e-4, 4, [0], Job.advance
+    a_step, calls, stops, advance = 1e-4, 4, [0], Execution.advance
 
-    def noted(job: Job, stop: int, call: int, group: Any) -> Any:
+    def noted(execution: Execution, stop: int, batch: Any) -> Any:
         stops.append(stop)
-        return advance(job, stop, call, group)
+        return advance(execution, stop, batch)
 
     def chunks(**options: Any) -> list[int]:
         """Lengths of all chunks."""
         stops[1:] = []
-        run(Toy(4), STORM, jnp.ones(4), 15_000, 64 * calls, threads=1, **options)
+        run(Toy(4), STORM, jnp.ones(4), 15_000, 32 * calls, threads=1, width=32, **options)
         return np.diff(sorted(set(stops))).tolist()
 
-    monkeypatch.setattr(Job, "advance", noted)
+    monkeypatch.setattr(Execution, "advance", noted)
     monkeypatch.setitem(run.__globals__, "time", SimpleNamespace(monotonic=lambda: a_step * max(stops) * calls))
     watched, alone = max(chunks(progress=lambda done, steps: None)), max(chunks())
-    assert CHUNK_SECONDS / 2 < a_step * watched * calls <= CHUNK_SECONDS
-    assert CHUNK_SECONDS / 2 < a_step * alone <= CHUNK_SECONDS
+    assert PATIENCE / 2 < a_step * watched * calls <= PATIENCE
+    assert PATIENCE / 2 < a_step * alone <= PATIENCE

@@ -10,7 +10,7 @@ from toy import Toy
 
 from normstorm.algorithms import normalized_storm
 from normstorm.engine import run
-from normstorm.engine.layout import calendar, choose
+from normstorm.engine.recording import choose_iterates, record_schedule
 from normstorm.engine.results import Trace
 from normstorm.random import seed_words, step_key
 
@@ -76,7 +76,7 @@ def test_rows_are_a_flat_table(result: Trace) -> None:
 @pytest.mark.parametrize("chunk", [None, 1])
 @pytest.mark.parametrize("candidates", [1, 8, STEPS - 1, STEPS + 5])
 def test_candidates_are_the_iterates_of_their_steps(candidates: int, chunk: int | None, result: Trace) -> None:
-    few = run(Toy(D), STORM, X1, STEPS, [5, 6, 2**63 + 1], candidates=candidates, chunk=chunk)
+    few = run(Toy(D), STORM, X1, STEPS, [5, 6, 2**63 + 1], candidates=candidates, progress_steps=chunk)
     assert few.candidates.step.shape == (3, min(candidates, STEPS))
     for i in range(3):
         np.testing.assert_allclose(few.candidates.x[i], result.candidates.x[i, few.candidates.step[i] - 1], atol=1e-13)
@@ -94,8 +94,8 @@ def test_the_uniform_pick_is_uniform(steps: int, strata: int) -> None:
     Over these cases together a correct picker would fail with probability below 1e-5 for a fresh set of seeds.
     """
     seeds = list(range(20_000))
-    picks, chosen = choose(seeds, calendar(steps, 1, strata).bounds)
-    bounds = calendar(steps, 1, strata).bounds
+    picks, chosen = choose_iterates(seeds, record_schedule(steps, 1, strata).bounds)
+    bounds = record_schedule(steps, 1, strata).bounds
     uniform = picks[np.arange(len(seeds)), chosen]
     assert chi_square(np.bincount(uniform, minlength=steps + 1)[1:], np.full(steps, len(seeds) / steps)) < 45
     for r in range(strata):

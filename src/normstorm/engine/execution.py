@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared import validate
 from normstorm._shared.hashing import content_hash
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.random import THREEFRY, seed_words
@@ -272,7 +273,9 @@ def prepare(
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
-    rows = getattr(problem, "size", None)  # a finite sum's exact gradient is dear, and cheaper for many points
+    rows = validate.integer(
+        getattr(problem, "size", None)
+    )  # a finite sum's exact gradient is dear, and cheaper for many points
     width = width_class(len(seeds), _size(x)) if width is None else width
     chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), rows or 1, costs)
     held = () if fixed else problem

@@ -98,6 +98,7 @@ def minimize(
     samples: int | None = None,
     progress: bool | Callable[[int, int], None] = True,
     checkpoint: str | os.PathLike[str] | None = None,
+    width: int | None = None,
 ) -> Result:
     """Minimise a problem with proven constants: plan, run Normalized STORM, choose a point and certify it.
 
@@ -109,6 +110,7 @@ def minimize(
     samples      fresh samples at each point that is certified; by default enough for a tenth of the bound, within a
                  tenth of the run's cost
     progress     a bar on a terminal, or a function of (steps done, steps)
+    width        seeds of a batch, see `engine.run`: with that of another result, its seeds are repeated bit by bit
     checkpoint   a file that is resumed if it exists and kept up to date
     """
     validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
@@ -140,6 +142,7 @@ def minimize(
             candidates=CANDIDATES,
             average=problem.is_exact,
             progress=shown,
+            width=width,
             checkpoint=checkpoint,
             fingerprint=fingerprint(problem),
         )
