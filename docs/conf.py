@@ -18,7 +18,7 @@ myst_dmath_double_inline = True
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
 autodoc_member_order = "bysource"
-autodoc_default_options = {"members": True, "undoc-members": False}
+autodoc_default_options = {"members": True}
 autodoc_type_aliases = {"Tree": "Tree", "Known": "Known", "Loss": "Loss"}
 add_module_names = False
 
