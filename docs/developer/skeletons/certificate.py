@@ -10,11 +10,14 @@ and the closing lemma turns a bound of this form into one of the mean of g_t. (`
 
 from __future__ import annotations
 
-from normstorm.theory.certificates.case import Bound, Case, close_linear
+from normstorm.theory.certificates.case import Bound, Case, close_linear, deterministic
 
 
 def my_certificate(case: Case) -> Bound:
     """The triangle inequality alone (docs/theory/my-page.md)."""
+    # Without noise every estimate is the gradient, and every certificate is the descent lemma.
+    if case.constants.is_deterministic:
+        return deterministic(case)
     # Arrays broadcast: no `if` on parameters. alpha = 1 - beta is given; never form 1 - beta yourself.
     A0, A1 = case.radius
     # Names of parts are keys of MEANINGS (case.py), which says them in words.
