@@ -12,11 +12,15 @@ author = "normstorm contributors"
 project_copyright = f"2026, {author}"
 version = release = __version__
 
-extensions = ["myst_parser", "mathml"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "mathml", "plaintext"]
 myst_enable_extensions = ["dollarmath", "deflist"]
 myst_dmath_double_inline = True
 myst_heading_anchors = 3
 exclude_patterns = ["_build"]
+autodoc_member_order = "bysource"
+autodoc_default_options = {"members": True}
+autodoc_type_aliases = {"Tree": "Tree", "Known": "Known", "Loss": "Loss"}
+add_module_names = False
 
 html_theme = "furo"
 html_title = f"normstorm {version}"

@@ -24,6 +24,18 @@ BELOW = {  # room: the rooms that it may import
 ROOT = {"__init__.py", "__main__.py", "py.typed"}
 OUTSIDE = {"theory": {"numpy"}}  # beside the standard library, nothing else
 NEVER = {"torch": {"jax"}}
+SHARED = {  # names that more than one room defines, and why that is no second meaning
+    "plan": "the command and the function that it calls",
+    "run": "the command and the function that it calls",
+    "reproduce": "the command and the function that it calls",
+    "load": "from a file: a problem, a checkpoint",
+    "save": "for later: into a file, and an iterate of a run",
+    "show": "print on the terminal",
+    "rows": "a table as rows",
+    "markdown": "a table as Markdown",
+    "page": "an HTML page as text; PAGE is an algorithm that was published under this name",
+    "newton_schulz": "the same iteration in JAX and in PyTorch",
+}
 
 
 def imports(file: Path) -> set[str]:
@@ -57,6 +69,15 @@ def test_import_directions(room: str) -> None:
 def test_every_module_has_a_room() -> None:
     here = {p.name for p in SOURCE.iterdir() if p.name != "__pycache__"}
     assert here == ROOT | BELOW.keys()
+
+
+def test_a_word_has_one_meaning() -> None:
+    rooms: dict[str, set[str]] = {}
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.parse(file.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
+                rooms.setdefault(node.name, set()).add(file.relative_to(SOURCE).parts[0])
+    assert {name for name, found in rooms.items() if len(found) > 1} == SHARED.keys()
 
 
 @pytest.mark.parametrize("module", ["normstorm", "normstorm.theory"])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-for needed in ("sphinx", "furo", "myst_parser", "latex2mathml"):
+for needed in ("sphinx", "furo", "myst_parser", "latex2mathml", "torch"):
     pytest.importorskip(needed, reason=f"the documentation tools are not installed ({needed})")
 
 DOCS = Path(__file__).parents[1] / "docs"

@@ -17,7 +17,7 @@ from normstorm._shared import validate
 from normstorm.algorithms import introspection
 from normstorm.algorithms.catalogue import CATALOGUE, normalized_storm
 from normstorm.algorithms.sgd import sgd
-from normstorm.lab.compare import spec
+from normstorm.lab.compare.request import CompareRequest
 from normstorm.problems import linear, noise, registry, synthetic
 from normstorm.problems.user import from_loss
 from normstorm.solve import certify
@@ -302,6 +302,6 @@ def test_solver_and_lab_take_the_same_numbers() -> None:
     for as_float, as_int in FORMS.values():
         assert certify(own.problem, x, as_float(0.5), as_int(8), seed=as_int(1)) == plain
         given = {"budget": as_int(9), "seeds": as_int(3), "targets": [as_float(0.5)], "tune": np.True_}
-        found = spec.make(given)
-        assert found == spec.make({"budget": 9, "seeds": 3, "targets": [0.5], "tune": True})
+        found = CompareRequest.from_dict(given)
+        assert found == CompareRequest.from_dict({"budget": 9, "seeds": 3, "targets": [0.5], "tune": True})
         assert type(found.budget) is int and type(found.targets[0]) is float and found.tune is True

@@ -7,7 +7,7 @@ import jax
 import pytest
 
 from normstorm.algorithms import CATALOGUE, introspection
-from normstorm.cli.algorithms import WORDS, page, rows
+from normstorm.cli.algorithms import WORDS, cards_page, rows
 from normstorm.problems import get
 
 PAGE = Path(__file__).parents[2] / "docs" / "algorithms.md"
@@ -27,7 +27,7 @@ def value(form: str, **letters: int) -> int:
 
 def test_the_page_is_the_code() -> None:
     written = PAGE.read_text(encoding="utf-8")
-    assert written == page(), "rewrite it: python -m normstorm.cli.algorithms > docs/algorithms.md"
+    assert written == cards_page(), "rewrite it: python -m normstorm.cli.algorithms > docs/algorithms.md"
 
 
 def test_every_algorithm_has_a_card_in_the_section_of_its_module() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 
 from normstorm import Constants
 from normstorm.algorithms.catalogue import CATALOGUE
-from normstorm.lab.compare.board import DEFAULT, THEOREM, TUNED, Board, Measured, Row
+from normstorm.lab.compare.board import DEFAULT, THEOREM, TUNED, Board, MethodRun, Row
 from normstorm.lab.compare.methods import Scales
 from normstorm.lab.compare.paths import Paths
 from normstorm.lab.compare.request import CompareRequest
@@ -20,13 +20,13 @@ REASON = "algorithm: x must be a matrix or a pytree of matrices; got a leaf of s
 assert Scales(**SCALES).length == 1
 
 
-def measured(speed: float, lost: int = 0, seeds: int = SEEDS) -> Measured:
+def measured(speed: float, lost: int = 0, seeds: int = SEEDS) -> MethodRun:
     """Averages 1/(1 + speed * cost), a little different from seed to seed; the last seeds diverge in the middle."""
     speeds = speed * np.linspace(0.9, 1.1, seeds)
     mean = 1 / (1 + speeds[:, None] * COSTS)
     mean[seeds - lost :, len(COSTS) // 2 :] = np.inf
     cost = np.tile(COSTS, (seeds, 1))
-    return Measured({"eta": speed, "K": 1}, BUDGET, lost, seeds * BUDGET, Paths(cost, mean))
+    return MethodRun({"eta": speed, "K": 1}, BUDGET, lost, seeds * BUDGET, Paths(cost, mean))
 
 
 def board(

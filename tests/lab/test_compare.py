@@ -24,7 +24,7 @@ from normstorm.lab.compare.tables import TABLES, parquet
 from normstorm.problems import registry
 from normstorm.report.compare_page import page
 from normstorm.report.compare_terminal import compare_parts
-from normstorm.report.compare_words import interval, listed, mean_ranks, number, verdict
+from normstorm.report.compare_words import interval_text, listed, mean_ranks, short_number, verdict_text
 
 BUDGET, SEEDS = 2000, 8
 SPEEDS = {"sgd": 0.01, "storm": 0.02, "momentum_sgd": 0.0101, "nigt": 0.0001, "muon": None}
@@ -175,7 +175,7 @@ def test_divergence_is_infinite_and_told(bench: Bench, real) -> None:
     told = next(r for r in found.rows if r["algorithm"] == "sgd")
     assert told["diverged"] == SEEDS and told["final_median"] == np.inf
     assert "8 diverged seeds count as infinite, in settings of sgd." in page(found)
-    assert "sgd" not in {verdict(broken, goal)[0] for goal in (None, *real.targets)}
+    assert "sgd" not in {verdict_text(broken, goal)[0] for goal in (None, *real.targets)}
 
 
 def test_a_single_divergence_is_in_the_quantiles() -> None:
@@ -211,20 +211,20 @@ def test_nobody_wins_by_an_interval_without_ends(monkeypatch: pytest.MonkeyPatch
 
 
 def test_words() -> None:
-    assert [number(v) for v in (12345, 0.012345, 99.96, 1, 0, 123456789, 2e13)] == [
+    assert [short_number(v) for v in (12345, 0.012345, 99.96, 1, 0, 123456789, 2e13)] == [
         *("12,300", "0.0123", "100", "1", "0", "123,000,000", "2e+13"),
     ]
     inf = np.inf
-    assert interval(Estimate(5000, 4000, inf), 0.1) == "5,000 [4,000, > budget]"
-    assert interval(Estimate(inf, 4000, inf), 0.1) == "> budget [4,000, > budget]"
-    assert interval(Estimate(inf, inf, inf), 0.1) == "> budget"
-    assert interval(Estimate(inf, inf, inf), None) == "diverged"
-    assert interval(Estimate(0.5, 0.4, inf), None) == "0.5 [0.4, ∞]", "few seeds are no divergence"
+    assert interval_text(Estimate(5000, 4000, inf), 0.1) == "5,000 [4,000, > budget]"
+    assert interval_text(Estimate(inf, 4000, inf), 0.1) == "> budget [4,000, > budget]"
+    assert interval_text(Estimate(inf, inf, inf), 0.1) == "> budget"
+    assert interval_text(Estimate(inf, inf, inf), None) == "diverged"
+    assert interval_text(Estimate(0.5, 0.4, inf), None) == "0.5 [0.4, ∞]", "few seeds are no divergence"
     assert listed(list("abcd")) == "a, b, c, d" and listed(list("abcdef")) == "a, b, c, d and 2 more"
     many = boards.board("x", {name: 0.01 for name in [*CATALOGUE][:6]})
-    assert verdict(many, 0.2)[0].endswith(" and 2 more") and verdict(many, 0.2)[0].startswith("undecided: ")
+    assert verdict_text(many, 0.2)[0].endswith(" and 2 more") and verdict_text(many, 0.2)[0].startswith("undecided: ")
     nobody = boards.board("x", {"sgd": 0.0001})
-    assert verdict(nobody, 0.2) == ("nobody within the budget", "")
+    assert verdict_text(nobody, 0.2) == ("nobody within the budget", "")
     assert mean_ranks(made()) == {"sgd": 3.5, "momentum_sgd": 2, "nigt": 3.5, "storm": 1, "muon": 5}
 
 

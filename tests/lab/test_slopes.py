@@ -61,7 +61,7 @@ def test_the_rules_have_the_exponents_of_the_theory(rule, noise, alpha, eta) -> 
 
 def test_a_measurement_is_what_its_runs_say() -> None:
     setting = next(s for s in slopes.SETTINGS if s.law is slopes.STORM and s.objective == "exp-quad")
-    found = slopes.measure(setting, horizons=(16, 160, 1600), seeds=8)
+    found = slopes.measure_slope(setting, horizons=(16, 160, 1600), seeds=8)
     assert found["horizons"] == [16, 160, 1600] and len(found["parameters"]) == 3 and found["seeds"] == 8
     assert math.isclose(found["slope"], slopes.slope((16, 160, 1600), found["mean"]))
     assert found["low"] <= found["slope"] <= found["high"]

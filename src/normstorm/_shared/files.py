@@ -24,7 +24,7 @@ def checked(what: str, file: str | os.PathLike[str], suffixes: Iterable[str] = (
     return path
 
 
-def page(file: str | None, default: Path) -> Path:
+def page_path(file: str | None, default: Path) -> Path:
     """The path of a report: as given, or the default, whose directory may still be missing."""
     if file is None:
         if default.parent.exists() and not default.parent.is_dir():

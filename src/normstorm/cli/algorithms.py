@@ -79,7 +79,7 @@ of the docstrings. Cost, state and needs are found by trying the code.
 """
 
 
-def page() -> str:
+def cards_page() -> str:
     """docs/algorithms.md: a section for every module, a card for every algorithm."""
     from normstorm.algorithms.catalogue import CATALOGUE
 
@@ -129,4 +129,4 @@ def _needed(row: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(cards_page(), end="")

@@ -46,7 +46,7 @@ def reproduce(params: Params) -> None:
 
 def _checked(request: ReproduceRequest, call: ReproduceInvocation) -> dict[str, Any]:
     """Everything that can be refused without work is refused first."""
-    page = files.page(call.report, DEFAULT_REPORT)
+    page = files.page_path(call.report, DEFAULT_REPORT)
     from normstorm.lab import claims
     from normstorm.report import reproduce_page
 

@@ -32,7 +32,7 @@ class RunInvocation:
 
     @property
     def page(self) -> Path:
-        page = files.page(self.report, DEFAULT_REPORT)
+        page = files.page_path(self.report, DEFAULT_REPORT)
         if self.checkpoint is not None and page.resolve() == Path(self.checkpoint).resolve():
             raise ValueError(f"report must be another file than the checkpoint; got {page} for both")
         return page

@@ -245,18 +245,22 @@ class Noisy(Certified):
 
 
 def sphere(s0: float, s1: float) -> SphereNoise:
+    """Bounded noise: s0 >= 0 of constant size, s1 >= 0 per unit of gradient norm (see `SphereNoise`)."""
     return SphereNoise(nonnegative("sphere noise", "s0", s0), nonnegative("sphere noise", "s1", s1))
 
 
 def gaussian(s0: float, s1: float) -> GaussianNoise:
+    """Unbounded noise with the second moments of `sphere`: constants in mean square only."""
     return GaussianNoise(nonnegative("gaussian noise", "s0", s0), nonnegative("gaussian noise", "s1", s1))
 
 
 def fourier(sf: float, w: float) -> FourierNoise:
+    """Bounded noise that bends: waves of slope at most sf >= 0 and frequency w > 0 (see `FourierNoise`)."""
     return FourierNoise(nonnegative("fourier noise", "sf", sf), positive("fourier noise", "w", w))
 
 
 def coordinate() -> CoordinateNoise:
+    """One random coordinate of a separable objective: noise that vanishes with the gradient."""
     return CoordinateNoise()
 
 

@@ -11,7 +11,18 @@ import altair as alt
 from normstorm.lab.compare.board import Board, Row
 from normstorm.lab.compare.tables import Comparison
 
-from .compare_words import CANNOT, DIVERGED, NOT_REACHED, average, contest, interval, mean_ranks, number, reason, state
+from .compare_words import (
+    CANNOT,
+    DIVERGED,
+    NOT_REACHED,
+    average,
+    contest,
+    interval_text,
+    mean_ranks,
+    reason,
+    short_number,
+    state_text,
+)
 
 COLOURS = ("#3f8fd6", "#d9793b", "#4a9e5c", "#cc4b42", "#9a6fc4", "#2fa39d", "#b0912f", "#d46a9f")
 GREY, BLUE = "#888888", "63, 143, 214"
@@ -55,12 +66,12 @@ def _cells(board: Board) -> Iterator[dict[str, Any]]:
     rows = {row.algorithm: row for row in (*(r for r in board.rows if r.measured is None), *contest(board))}
     best = min((board.seen(row, goal).value for row in rows.values() if row.measured is not None), default=math.inf)
     for name, row in rows.items():
-        missing = state(board, row, goal)
+        missing = state_text(board, row, goal)
         cell = {"algorithm": name, "problem": board.problem_spec, "target": "none" if goal is None else f"{goal:g}"}
         if missing is None:
             seen = board.seen(row, goal)
             ratio = seen.value / best
-            yield cell | {"median": interval(seen, goal), "ratio": ratio, "mark": number(ratio), "why": ""}
+            yield cell | {"median": interval_text(seen, goal), "ratio": ratio, "mark": short_number(ratio), "why": ""}
         else:
             why = reason(row) if row.measured is None else _shortfall(board, row)
             yield cell | {"median": missing, "ratio": None, "mark": MARKS[missing], "why": why}
@@ -68,7 +79,7 @@ def _cells(board: Board) -> Iterator[dict[str, Any]]:
 
 def _shortfall(board: Board, row: Row) -> str:
     assert row.measured is not None
-    at_end = f"average at the budget {interval(board.seen(row, None), None)}"
+    at_end = f"average at the budget {interval_text(board.seen(row, None), None)}"
     return f"{at_end}, {row.measured.diverged} seeds diverged"
 
 

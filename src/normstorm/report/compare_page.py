@@ -11,7 +11,18 @@ from normstorm.lab.compare.board import Row as Result
 from normstorm.lab.compare.tables import Comparison
 
 from . import compare_charts, html
-from .compare_words import goal_words, interval, lost, measured, number, ranking, refusals, setting, summary, verdict
+from .compare_words import (
+    goal_words,
+    interval_text,
+    lost,
+    measured,
+    ranking,
+    refusals,
+    setting,
+    short_number,
+    summary,
+    verdict_text,
+)
 from .html import Row
 
 CONSTANTS = {
@@ -72,7 +83,7 @@ def _section(i: int, board: Board) -> dict[str, Any]:
 def winners(found: Comparison) -> Iterator[Row]:
     for board in found.boards:
         for goal in (*board.targets, None):
-            yield board.problem_spec, goal_words(goal), *verdict(board, goal)
+            yield board.problem_spec, goal_words(goal), *verdict_text(board, goal)
 
 
 def searches(found: Comparison) -> list[Row]:
@@ -92,14 +103,14 @@ def target_row(board: Board, row: Result) -> Row:
     cells = [row.algorithm, setting(row)]
     for goal in reversed(board.targets):
         middle, tail = board.seen(row, goal), board.seen(row, goal, 0.95)
-        cells += [interval(middle, goal), interval(tail, goal), f"{board.reached(row, goal):.0%}"]
+        cells += [interval_text(middle, goal), interval_text(tail, goal), f"{board.reached(row, goal):.0%}"]
     return tuple(cells)
 
 
 def final_row(board: Board, row: Result) -> Row:
     assert row.measured is not None
     seeds = len(row.measured.paths.cost)
-    middle, tail = (interval(board.seen(row, None, p), None) for p in (0.5, 0.95))
+    middle, tail = (interval_text(board.seen(row, None, p), None) for p in (0.5, 0.95))
     settings = ", ".join(f"{name} = {_value(value)}" for name, value in row.measured.settings.items())
     diverged = f"{row.measured.diverged:,} of {seeds:,}"
     return row.algorithm, setting(row), middle, tail, diverged, f"{row.measured.steps:,}", settings
@@ -112,4 +123,4 @@ def constant_rows(board: Board) -> list[Row]:
 
 
 def _value(value: Any) -> str:
-    return number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
+    return short_number(value) if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)

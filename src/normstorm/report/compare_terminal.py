@@ -12,7 +12,7 @@ from rich.text import Text
 from normstorm.lab.compare.board import Board
 from normstorm.lab.compare.tables import SPEC, TABLES, Comparison
 
-from .compare_words import average, contest, goal_words, lost, measured, refusals, samples, summary, verdict
+from .compare_words import average, contest, goal_words, lost, measured, refusals, short_count, summary, verdict_text
 
 
 def compare_parts(found: Comparison) -> Iterator[RenderableType]:
@@ -38,7 +38,7 @@ def _winners(found: Comparison) -> Table:
     table = _table("Winners", "problem", "goal", "winner", "median [95 % interval]")
     for board in found.boards:
         for goal in (*board.targets, None):
-            table.add_row(board.problem_spec, goal_words(goal), *verdict(board, goal))
+            table.add_row(board.problem_spec, goal_words(goal), *verdict_text(board, goal))
     return table
 
 
@@ -52,5 +52,5 @@ def _board(board: Board) -> Table:
     for row in contest(board):
         final, *reached = (column[row.algorithm][1].value for column in columns)
         lost = max(one.measured.diverged for one, _ in (c[row.algorithm] for c in columns) if one.measured is not None)
-        table.add_row(row.algorithm, row.kind, average(final), *map(samples, reached), f"{lost:,}")
+        table.add_row(row.algorithm, row.kind, average(final), *map(short_count, reached), f"{lost:,}")
     return table

@@ -15,28 +15,28 @@ MOST_NAMED = 4
 NOT_REACHED, DIVERGED, CANNOT = "not reached", "diverged", "cannot run"
 
 
-def number(value: float) -> str:
+def short_number(value: float) -> str:
     """Three significant digits, thousands separated."""
     rounded = float(f"{value:.3g}")
     return f"{rounded:,.0f}" if 100 <= abs(rounded) < 1e12 else f"{rounded:.3g}"
 
 
-def samples(value: float) -> str:
+def short_count(value: float) -> str:
     """A number of sample gradients."""
-    return number(value) if math.isfinite(value) else "> budget"
+    return short_number(value) if math.isfinite(value) else "> budget"
 
 
 def average(value: float) -> str:
     """An average gradient norm."""
-    return number(value) if math.isfinite(value) else DIVERGED
+    return short_number(value) if math.isfinite(value) else DIVERGED
 
 
-def interval(seen: Estimate, goal: float | None) -> str:
+def interval_text(seen: Estimate, goal: float | None) -> str:
     """The value and its interval; an end that the sample does not bound is infinite, which is not a divergence."""
-    write = average if goal is None else samples
+    write = average if goal is None else short_count
     if math.isinf(seen.low):
         return write(seen.value)
-    low, high = number(seen.low), write(seen.high) if goal is not None or math.isfinite(seen.high) else "∞"
+    low, high = short_number(seen.low), write(seen.high) if goal is not None or math.isfinite(seen.high) else "∞"
     return f"{write(seen.value)} [{low}, {high}]"
 
 
@@ -46,7 +46,7 @@ def listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def verdict(board: Board, goal: float | None) -> tuple[str, str]:
+def verdict_text(board: Board, goal: float | None) -> tuple[str, str]:
     """Who wins, and the median with its interval of the winner, or of the first of those who cannot be told apart."""
     found = board.verdict(goal)
     best = found.winner or next(iter(found.tied), None)
@@ -54,7 +54,7 @@ def verdict(board: Board, goal: float | None) -> tuple[str, str]:
         return ("nobody: all diverged" if goal is None else "nobody within the budget"), ""
     names = [row.algorithm for row in found.tied]
     said = best.algorithm if found.winner is not None else f"undecided: {listed(names)}"
-    return said, interval(board.seen(best, goal), goal)
+    return said, interval_text(board.seen(best, goal), goal)
 
 
 def goal_words(goal: float | None) -> str:
@@ -65,7 +65,7 @@ def setting(row: Row) -> str:
     return f"theorem: {row.label}" if row.kind == THEOREM else row.label
 
 
-def state(board: Board, row: Row, goal: float | None) -> str | None:
+def state_text(board: Board, row: Row, goal: float | None) -> str | None:
     """Why there is no finite median, in two words."""
     if row.measured is None:
         return CANNOT

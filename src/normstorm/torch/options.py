@@ -20,7 +20,7 @@ MEMORIES = ("fast", "lean")
 WIDE = ("memory", "fused", "module")  # options of the optimizer, not of a group
 
 
-def number(value: Any) -> float:
+def as_number(value: Any) -> float:
     """A number, or a tensor that holds one; nan for anything else."""
     if isinstance(value, Tensor):
         return float(value) if value.numel() == 1 and not value.is_complex() and value.dtype != torch.bool else math.nan
@@ -29,7 +29,7 @@ def number(value: Any) -> float:
 
 def _finite(least: float, strict: bool = False) -> Callable[[Any], bool]:
     def fits(value: Any) -> bool:
-        found = number(value)
+        found = as_number(value)
         return math.isfinite(found) and (found > least if strict else found >= least)
 
     return fits
@@ -37,8 +37,8 @@ def _finite(least: float, strict: bool = False) -> Callable[[Any], bool]:
 
 ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "lr": (_finite(0), "a number >= 0"),
-    "beta": (lambda value: 0 <= number(value) < 1, "a number in [0, 1)"),
-    "correction": (lambda value: 0 <= number(value) <= 1, "a number in [0, 1]"),
+    "beta": (lambda value: 0 <= as_number(value) < 1, "a number in [0, 1)"),
+    "correction": (lambda value: 0 <= as_number(value) <= 1, "a number in [0, 1]"),
     "weight_decay": (_finite(0), "a number >= 0"),
     "scale": (_finite(0, strict=True), "a number > 0"),
     "geometry": (lambda value: value in GEOMETRIES, f"one of {', '.join(GEOMETRIES)}"),
@@ -54,7 +54,7 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "fused": (lambda value: value is None or isinstance(value, bool), "None, True or False"),
     "module": (lambda value: value is None or isinstance(value, torch.nn.Module), "None or a torch.nn.Module"),
     "backwards": (lambda value: (integer(value) or 0) >= 1, "an integer >= 1"),
-    "share": (lambda value: 0 < number(value) <= 1, "a number in (0, 1]"),
+    "share": (lambda value: 0 < as_number(value) <= 1, "a number in (0, 1]"),
 }
 
 

@@ -58,7 +58,7 @@ def across(group: Group) -> float:
     return float(group["beta"]) * float(group["correction"])
 
 
-def weight(group: Group, kind: str, part: float, *, begun: bool, corrected: bool) -> float:
+def pass_weight(group: Group, kind: str, part: float, *, begun: bool, corrected: bool) -> float:
     """What a gradient counts; `begun`: there is an estimate, `corrected`: by the difference of two gradients."""
     if not begun:
         return 0.0 if kind == "old" else part * first_weight(group)

@@ -13,7 +13,7 @@ from torch import nn
 from normstorm._shared.validate import number, whole
 from normstorm.theory import Constants, Plan, plan
 
-from .diagnosis.oracle import Gradient, GradientOracle, dot, minus, restore_after, samples
+from .diagnosis.oracle import Gradient, GradientOracle, batch_size, inner, minus, restore_after
 
 WHO = "plan_for"
 REACH = 1e-2  # the longest probing step, as a part of ||x||
@@ -69,7 +69,7 @@ def estimate_constants(
     floor, probes = number(WHO, "lower", lower), whole(WHO, "probes", probes, 4)
     with restore_after(model):
         torch.manual_seed(seed)
-        K = samples(WHO, oracle.batches())
+        K = batch_size(WHO, oracle.batches())
         value, first = _start(oracle, 4 * probes)
         seen = np.array(list(_measure(oracle, K, probes)))
     if not floor < value:
@@ -98,35 +98,35 @@ def _start(oracle: GradientOracle, draws: int) -> tuple[float, float]:
         with torch.no_grad():
             values.append(float(oracle.value(batch).detach()))
         total = [a + g / draws for a, g in zip(total, oracle.gradient(batch, 0), strict=True)]
-    return float(np.mean(values)), math.sqrt(dot(total, total))
+    return float(np.mean(values)), math.sqrt(inner(total, total))
 
 
 def _measure(oracle: GradientOracle, K: int, probes: int) -> Iterator[tuple[float, float, float]]:
     """||grad F||, noise of a sample, and root mean square smoothness of a sample, at each pair of points."""
     x = oracle.point()
-    reach = REACH * max(math.sqrt(dot(x, x)), 1.0)
+    reach = REACH * max(math.sqrt(inner(x, x)), 1.0)
     for i in range(2 * probes):
         batches, seeds = [oracle.batches(), oracle.batches()], torch.randint(2**31, (2,)).tolist()
         oracle.move(x)
         here = [oracle.gradient(b, s) for b, s in zip(batches, seeds, strict=True)]
         way = here[0] if i % 2 == 0 else [torch.randn_like(p) for p in x]
-        size = math.sqrt(dot(way, way))
+        size = math.sqrt(inner(way, way))
         length = reach / 10 ** ((i // 2) % 3)
         y = [a - b * (length / size) for a, b in zip(x, way, strict=True)] if size > 0 else x
         oracle.move(y)
         changes = [minus(oracle.gradient(b, s), g) for b, s, g in zip(batches, seeds, here, strict=True)]
-        yield _moments(here, changes, K, math.sqrt(dot(minus(y, x), minus(y, x))))
+        yield _moments(here, changes, K, math.sqrt(inner(minus(y, x), minus(y, x))))
         if i % 2 == 0:
             x = y
 
 
 def _moments(here: list[Gradient], changes: list[Gradient], K: int, length: float) -> tuple[float, float, float]:
     gap = minus(here[0], here[1])
-    noise = K * dot(gap, gap) / 2
-    slope = max(dot(here[0], here[1]), 0.0)
+    noise = K * inner(gap, gap) / 2
+    slope = max(inner(here[0], here[1]), 0.0)
     spread = minus(changes[0], changes[1])
     # A sample's mean square: the mean's square, and K times the variance of a batch of K.
-    smooth = max(dot(changes[0], changes[1]), 0.0) + K * dot(spread, spread) / 2
+    smooth = max(inner(changes[0], changes[1]), 0.0) + K * inner(spread, spread) / 2
     return math.sqrt(slope), math.sqrt(noise), math.sqrt(smooth) / length if length > 0 else 0.0
 
 

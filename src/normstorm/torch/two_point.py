@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from .estimates import DUE, NONE, READY, Estimates, Squares, drop_gradients, gradients, mixed, with_gradient
 from .hooks import Folding
-from .passes import Passes, weight
+from .passes import Passes, pass_weight
 from .replay import RandomState, frozen_statistics
 from .sharding import local, spread
 from .updates import Group, Update, axpy_lerp_
@@ -59,7 +59,7 @@ class TwoPointStep:
 
     def _weight(self, p: Tensor, kind: str) -> float:
         part = self.passes.part(kind)
-        return weight(self.group_of[p], kind, part, begun=self.begun(p), corrected=self._corrected)
+        return pass_weight(self.group_of[p], kind, part, begun=self.begun(p), corrected=self._corrected)
 
     def _keep(self, p: Tensor) -> float:
         """What is left of the old estimate when the first gradient of a step arrives."""

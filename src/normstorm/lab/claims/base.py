@@ -128,7 +128,9 @@ def least(values: Iterable[Any]) -> float:
     return -largest(-value for value in values)
 
 
-def traced(problem: Startable, algorithm: Algorithm, steps: int, seeds: int | Sequence[int], **options: Any) -> Trace:
+def run_from_start(
+    problem: Startable, algorithm: Algorithm, steps: int, seeds: int | Sequence[int], **options: Any
+) -> Trace:
     """A run in double precision from the problem's start, or from `start`, with as little kept as is asked for."""
     given = {"records": 1, "candidates": 1, **options}
     with jax.enable_x64(True):
@@ -141,7 +143,7 @@ def averages(
 ) -> NDArray[np.float64]:
     """Mean over t of ||grad F(x_t)||: a row for every horizon, a column for every seed, no seed used twice."""
     rows = (
-        traced(problem, algorithm(T), T, range(i * seeds, (i + 1) * seeds)).mean_grad_norm
+        run_from_start(problem, algorithm(T), T, range(i * seeds, (i + 1) * seeds)).mean_grad_norm
         for i, T in enumerate(horizons)
     )
     return np.array(list(rows))

@@ -23,7 +23,7 @@ from normstorm.theory.constants import Constants
 from normstorm.theory.planner.planner import plan
 
 from ..studies import slopes
-from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, run_from_start
 
 TARGETS = (2.0, 1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 SUB_BATCHES = (1, 2, 4, 8)
@@ -42,7 +42,7 @@ def sub_batch(
         ours = plan(sure, budget=budget, confidence=0.95, batch=K, sub_batch=k)
         theirs = plan(mean, budget=budget, confidence=None, rule="paper", batch=K, sub_batch=k)
         for name, planned in (("sharp plan", ours), ("paper's rule", theirs)):
-            trace = traced(problem, from_plan(planned), planned.horizon, seeds)
+            trace = run_from_start(problem, from_plan(planned), planned.horizon, seeds)
             miscounted += int((trace.cost != K + (planned.horizon - 1) * (K + k)).sum())
             found |= {f"{name}: bound": planned.bound, f"{name}: observed": trace.mean_grad_norm.mean()}
         same = plan(mean, horizon=ours.horizon, confidence=None, rule="paper", batch=K, sub_batch=K)
@@ -114,8 +114,8 @@ def _observed(problem: Problem, known: Constants, target: float, seeds: int) -> 
     sizes, T, samples = spider_sizes(known, target)
     rival = l0l1_spider(L0=known.L0, L1=known.L1, **sizes) if known.L1 > 0 else spider_2(L=known.L0, **sizes)
     planned = plan(known, budget=samples, confidence=None, batch=1)
-    theirs = traced(problem, rival, T, seeds)
-    ours = traced(problem, from_plan(planned), planned.horizon, seeds)
+    theirs = run_from_start(problem, rival, T, seeds)
+    ours = run_from_start(problem, from_plan(planned), planned.horizon, seeds)
     return float(theirs.mean_grad_norm.mean()), float(ours.mean_grad_norm.mean())
 
 

@@ -14,7 +14,7 @@ from normstorm.theory.certificates import bound
 from normstorm.theory.constants import Constants
 from normstorm.theory.planner.planner import plan
 
-from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, run_from_start
 
 DELTAS = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.005, 0.002, 0.001)
 ANCHOR = 0.1
@@ -29,7 +29,9 @@ def growth(deltas: Sequence[float], values: Sequence[float]) -> float:
     return (last - first) / (anchor - first) / logs
 
 
-def confidence(objectives: Sequence[str] = ("exp-quad", "double-well"), steps: int = 1000, seeds: int = 10_000) -> Seen:
+def price_of_confidence(
+    objectives: Sequence[str] = ("exp-quad", "double-well"), steps: int = 1000, seeds: int = 10_000
+) -> Seen:
     rows: list[dict[str, Any]] = []
     points: list[dict[str, Any]] = []
     figures: dict[str, float] = {}
@@ -37,7 +39,7 @@ def confidence(objectives: Sequence[str] = ("exp-quad", "double-well"), steps: i
         problem = registry.get(name)
         constants = problem.constants()
         planned = plan(constants, horizon=steps, confidence=1 - DELTA, batch=1, sub_batch=1)
-        found = traced(problem, from_plan(planned), steps, seeds).mean_grad_norm
+        found = run_from_start(problem, from_plan(planned), steps, seeds).mean_grad_norm
         seen = [float(np.quantile(found, 1 - d, method="higher")) for d in DELTAS]
         given = {"T": steps, "alpha": planned.alpha, "eta": planned.eta}
         proven = [float(bound(planned.certificate, constants, **given, delta=d).value) for d in DELTAS]
@@ -84,7 +86,7 @@ def no_log_t(
     runs = {}
     for rule in ("paper", "sharp"):
         planned = plan(problem.constants(), horizon=steps, confidence=1 - DELTA, rule=rule, batch=1)
-        means = traced(problem, from_plan(planned), steps, seeds).mean_grad_norm
+        means = run_from_start(problem, from_plan(planned), steps, seeds).mean_grad_norm
         runs[rule] = int(np.sum(means > planned.bound))
     figures = {
         "log_exponent_low": least(exponents),
@@ -103,7 +105,7 @@ CONFIDENCE = Claim(
     "theorem in high probability, Section 3.2",
     "The bound depends on the failure probability delta through log(1/delta) only. Markov's inequality, which turns a "
     "bound in expectation into one in probability, would pay 1/delta.",
-    confidence,
+    price_of_confidence,
     (
         Rule(
             "observed quantiles grow no faster than log(1/delta): from delta = 0.5 to 0.001 at most as much as the "

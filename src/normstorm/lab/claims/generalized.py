@@ -24,7 +24,7 @@ from normstorm.algorithms.schedules import Constant
 from normstorm.problems.base import FiniteSum, dot, pytree
 from normstorm.problems.linear import Matrix
 
-from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, run_from_start
 
 
 @pytree
@@ -161,13 +161,13 @@ ROBUST_STOCHASTIC = {
 
 def retrieval(problem: NoisyRetrieval | None = None, iterations: int = 10, steps: int = 501, seeds: int = 8) -> Seen:
     problem = noisy_retrieval() if problem is None else problem
-    warm = traced(problem, RETRIEVAL["2/3-GD"].algorithm(0), 1, 1, average=False).last[0]
+    warm = run_from_start(problem, RETRIEVAL["2/3-GD"].algorithm(0), 1, 1, average=False).last[0]
     return _experiment(problem, RETRIEVAL, RETRIEVAL_STOCHASTIC, iterations, steps, 64, warm, seeds, 2.0)
 
 
 def robust(problem: PenalisedDRO | None = None, iterations: int = 50, steps: int = 1001, seeds: int = 8) -> Seen:
     problem = stand_in() if problem is None else problem
-    warm = traced(problem, ROBUST["1-GD"].algorithm(0), 30, 1, average=False).last[0]
+    warm = run_from_start(problem, ROBUST["1-GD"].algorithm(0), 30, 1, average=False).last[0]
     return _experiment(problem, ROBUST, ROBUST_STOCHASTIC, iterations, steps, 128, warm, seeds, 1.0)
 
 
@@ -191,7 +191,9 @@ def _experiment(
         if setting.period > 1:
             steps_here = affordable(budget, problem.size, batch, setting.period)
         options = {"records": 64, "average": False, "start": warm if name in stochastic else None}
-        trace = traced(problem, setting.algorithm(size), steps_here, seeds if name in stochastic else 1, **options)
+        trace = run_from_start(
+            problem, setting.algorithm(size), steps_here, seeds if name in stochastic else 1, **options
+        )
         values = factor * np.median(trace.value, axis=0)
         ends[name] = _end(problem, trace, factor) if name in stochastic else float(values[-1])
         rows.append(

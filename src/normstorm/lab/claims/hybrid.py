@@ -15,7 +15,7 @@ from normstorm.algorithms.storm import hybrid_sarah_sgd
 from normstorm.problems import linear
 from normstorm.problems.protocol import Problem
 
-from .base import Chart, Claim, Rule, Seen, largest, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, line, run_from_start
 
 STEPS = tuple(2.0**-e for e in (5, 4, 3, 2, 1, 0, -1))
 OWN, RIVALS = "hybrid SARAH-SGD", ("SGD", "SVRG", "SPIDER")
@@ -65,7 +65,7 @@ def _tuned(problem: Problem, make: Maker, steps: int, seeds: int) -> tuple[float
     """The best step of the grid: its gradient norm over the last quarter, itself, and the run as costs and norms."""
     L, found = problem.constants().L0, []
     for step in STEPS:
-        trace = traced(problem, make(step / L), steps, seeds, records=48, average=False)
+        trace = run_from_start(problem, make(step / L), steps, seeds, records=48, average=False)
         costs, norms = trace.record_cost[0].astype(float), np.sqrt(np.mean(trace.grad_norm**2, axis=0))
         level = float(np.sqrt(np.mean(norms[costs >= 0.75 * costs[-1]] ** 2)))
         found.append((level if math.isfinite(level) else math.inf, step, costs, norms))

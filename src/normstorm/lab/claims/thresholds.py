@@ -23,7 +23,7 @@ from normstorm.problems import synthetic
 from normstorm.problems.noise import fourier
 from normstorm.theory.planner.planner import plan
 
-from .base import Chart, Claim, Rule, Seen, largest, least, line, traced
+from .base import Chart, Claim, Rule, Seen, largest, least, line, run_from_start
 
 CURVATURES = (8.0, 16.0, 24.0, 32.0, 48.0, 64.0, 80.0, 96.0)
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0, 6.0, 8.0, 10.0, 12.0)
@@ -52,9 +52,9 @@ def agnostic(curvatures: Sequence[float] = CURVATURES, steps: int = 100_000, see
         problem, start, first = scaled(l1)
         options: dict[str, Any] = {"start": start, "records": 400}
         planned = plan(problem.constants(start), target=first / 2)
-        blind = traced(problem, agnostic_nsgd(eta=STEP), steps, seeds, **options)
-        told = traced(problem, agnostic_nsgd(eta=1 / l1), steps, seeds, **options)
-        own = traced(problem, from_plan(planned), planned.horizon, seeds, **options)
+        blind = run_from_start(problem, agnostic_nsgd(eta=STEP), steps, seeds, **options)
+        told = run_from_start(problem, agnostic_nsgd(eta=1 / l1), steps, seeds, **options)
+        own = run_from_start(problem, from_plan(planned), planned.horizon, seeds, **options)
         rows.append(
             {"l1": l1, "agnostic, step 1/7": settled(blind, first / 2), "step 1/l1": settled(told, first / 2)}
             | {"Normalized STORM's plan": settled(own, first / 2), "its proven T": planned.horizon}
@@ -82,7 +82,7 @@ def threshold(factors: Sequence[float] = FACTORS, l1: float = 4.0, steps: int = 
     rows = []
     for factor in factors:
         algorithm = adagrad_norm(eta=factor / l1, b0=0.1)
-        trace = traced(problem, algorithm, steps, seeds, start=start, records=400)
+        trace = run_from_start(problem, algorithm, steps, seeds, start=start, records=400)
         largest = float(np.nanmax(trace.grad_norm)) / first
         rows.append(
             {"step x l1": factor, "steps to settle": settled(trace, first / 2), "largest gradient / first": largest}

@@ -47,7 +47,7 @@ Progress = Callable[[str, str, int, int], None]  # problem_spec, what is done, o
 
 
 @dataclass(frozen=True)
-class Measured:
+class MethodRun:
     """What came out of one setting; `cost` is that of all seeds."""
 
     settings: Settings
@@ -69,7 +69,7 @@ class Row:
     algorithm: str
     kind: str
     label: str
-    measured: Measured | None = None
+    measured: MethodRun | None = None
     reason: str | None = None
     goals: tuple[float | None, ...] = ()
     searched: int = 0
@@ -141,7 +141,7 @@ class Board:
         return Verdict(best, ()) if not close and np.isfinite(least.high) else Verdict(None, (best, *close))
 
 
-def seed_scores(measured: Measured, goal: float | None, budget: int) -> np.ndarray:
+def seed_scores(measured: MethodRun, goal: float | None, budget: int) -> np.ndarray:
     """For every seed, what is to be small: sample gradients to the goal, or the average at the budget if it is None."""
     return measured.paths.final(budget) if goal is None else measured.paths.reaches(goal, budget)
 
@@ -190,7 +190,7 @@ def _named(name: str, problem: Problem, known: Scales) -> list[tuple[str, str, S
     return [(DEFAULT, DEFAULT, METHODS[name].default(known)), *proven]
 
 
-def _targets(found: Sequence[Sequence[Measured]], known: Scales) -> tuple[float, ...]:
+def _targets(found: Sequence[Sequence[MethodRun]], known: Scales) -> tuple[float, ...]:
     """Round numbers a little above multiples of the best median at the budget, as far as they lie below the start.
 
     And one that about half of the algorithms reach: those near the best tell only the few best from each other.
@@ -244,14 +244,14 @@ class Bench:
         """Whether the budget pays the first step."""
         return build(name, settings).cost(1, self.size) <= self.request.budget
 
-    def measure(self, what: str, settings: dict[str, list[Settings]], seeds: range) -> dict[str, list[Measured]]:
+    def measure(self, what: str, settings: dict[str, list[Settings]], seeds: range) -> dict[str, list[MethodRun]]:
         """Every setting once for every seed, in double precision.
 
         The algorithms take turns, so that one program is seldom compiled by two threads.
         """
         longest = max(map(len, settings.values()), default=0)
         turns = [(name, s[i]) for i in range(longest) for name, s in settings.items() if i < len(s)]
-        found: dict[str, list[Measured]] = {name: [] for name in settings}
+        found: dict[str, list[MethodRun]] = {name: [] for name in settings}
         stop = Event()
         with ThreadPoolExecutor(self.threads) as pool:
             try:
@@ -266,7 +266,7 @@ class Bench:
                 raise
         return found
 
-    def _one(self, name: str, settings: Settings, seeds: range, stop: Event) -> Measured:
+    def _one(self, name: str, settings: Settings, seeds: range, stop: Event) -> MethodRun:
         algorithm = build(name, settings)
         steps = algorithm.steps(self.request.budget, self.size)
         if not isinstance(algorithm.cost(steps, self.size), int):
@@ -283,9 +283,9 @@ class Bench:
                 self.problem, algorithm, x, steps, seeds, records=RECORDS, average=exact, threads=1, progress=heed
             )
         diverged = int(np.count_nonzero(trace.diverged_at))
-        return Measured(settings, steps, diverged, int(trace.cost.sum()), paths(trace))
+        return MethodRun(settings, steps, diverged, int(trace.cost.sum()), paths(trace))
 
-    def tuned(self, found: dict[str, list[Measured]], targets: Sequence[float]) -> list[Row]:
+    def tuned(self, found: dict[str, list[MethodRun]], targets: Sequence[float]) -> list[Row]:
         """The best setting of every algorithm for every goal, run with the seeds of the comparison."""
         chosen = {name: _choose(tried, (None, *targets), self.request.budget) for name, tried in found.items()}
         again = self.measure("tuned", {n: [s for s, _ in picks] for n, picks in chosen.items()}, self.seeds)
@@ -297,7 +297,7 @@ class Bench:
 
 
 def _choose(
-    tried: Sequence[Measured], goals: Sequence[float | None], budget: int
+    tried: Sequence[MethodRun], goals: Sequence[float | None], budget: int
 ) -> list[tuple[Settings, tuple[float | None, ...]]]:
     """Settings with the goals that they are the best for: the smallest median, then the smallest average at the end."""
     finals = [estimate(m.paths.final(budget), 0.5).value for m in tried]

@@ -117,10 +117,10 @@ def table(
 ) -> Iterator[dict[str, Any]]:
     """`measure` for every setting, as they come."""
     for setting in settings:
-        yield measure(setting, horizons=horizons, seeds=seeds, threads=threads)
+        yield measure_slope(setting, horizons=horizons, seeds=seeds, threads=threads)
 
 
-def measure(
+def measure_slope(
     setting: Setting, *, horizons: Sequence[int] = HORIZONS, seeds: int = SEEDS, threads: int | None = None
 ) -> dict[str, Any]:
     """Slope, interval and everything that they were computed from, for one setting."""

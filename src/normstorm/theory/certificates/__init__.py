@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..constants import Constants
-from .case import MEANINGS, Array, Bound, Case, make_case, numbers
+from .case import MEANINGS, Array, Bound, Case, finite_numbers, make_case
 from .expectation import expectation, expectation_adaptive
 from .lyapunov import adaptive, adaptive_convex, adaptive_tangent, lyapunov
 from .paper import paper, paper_expectation
@@ -103,7 +103,7 @@ def bound(
             raise ValueError(f"bound: free must be None for certificate {name}; got free={free!r}")
         return certificate(case)
     if free is not None:
-        value = numbers("free", free)
+        value = finite_numbers("free", free)
         if not np.all(value > 0 if certificate.free == "lam" else (value >= 0) & (value < 1)):
             kind = "lam, a number > 0" if certificate.free == "lam" else "share, a number in [0, 1)"
             raise ValueError(f"bound: free must be {kind}, for certificate {name}; got free={free!r}")

@@ -145,7 +145,7 @@ def make_case(
     delta: float | None = None,
 ) -> Case:
     given = {"T": T, "alpha": alpha, "eta": eta, "K": K, "k": k}
-    arrays = {name: numbers(name, value) for name, value in given.items()}
+    arrays = {name: finite_numbers(name, value) for name, value in given.items()}
     T, alpha, eta, K, k = arrays.values()
     if not isinstance(constants, Constants):
         refuse("bound", "constants", "a normstorm.Constants", constants)
@@ -175,7 +175,7 @@ def make_case(
     return Case(constants, T, alpha, eta, K, k, delta)
 
 
-def numbers(name: str, value: Any) -> Array:
+def finite_numbers(name: str, value: Any) -> Array:
     """An argument of `bound` as an array of finite numbers."""
     array = finite_array(value)
     if array is None:

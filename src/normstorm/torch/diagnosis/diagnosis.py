@@ -17,7 +17,7 @@ from ..optimizer import NormalizedStorm
 from ..options import ALLOWED
 from . import probe
 from .forecast import Forecast, forecast
-from .oracle import GradientOracle, restore_after, samples
+from .oracle import GradientOracle, batch_size, restore_after
 
 WHO = "diagnose"
 PAYS, CLOSE, NOT = "pays", "too close", "does not pay"
@@ -145,7 +145,7 @@ def diagnose(
         raise ValueError(f"{WHO}: params must be parameters of the model; got {len(foreign)} others")
     with restore_after(model):
         torch.manual_seed(seed)
-        facts["batch"] = samples(WHO, oracle.batches())
+        facts["batch"] = batch_size(WHO, oracle.batches())
         return _diagnosis(*_runs(oracle, groups, facts))
 
 

@@ -123,7 +123,7 @@ class GradientOracle:
         return grads
 
 
-def dot(a: Gradient, b: Gradient) -> float:
+def inner(a: Gradient, b: Gradient) -> float:
     """The inner product; no number is narrower than single precision."""
     wide = (torch.promote_types(x.dtype, torch.float32) for x in a)
     terms = [torch.dot(x.flatten().to(w), y.flatten().to(w)) for x, y, w in zip(a, b, wide, strict=True)]
@@ -134,7 +134,7 @@ def minus(a: Gradient, b: Gradient) -> Gradient:
     return [x - y for x, y in zip(a, b, strict=True)]
 
 
-def samples(who: str, batch: Any) -> int:
+def batch_size(who: str, batch: Any) -> int:
     """K, the samples of a batch."""
     try:
         return size_of(batch)

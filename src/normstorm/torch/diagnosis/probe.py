@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .oracle import Gradient, GradientOracle, dot, minus
+from .oracle import Gradient, GradientOracle, inner, minus
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def look(oracle: GradientOracle, points: Sequence[Gradient]) -> tuple[np.ndarray
 
 
 def _products(a: list[Gradient], b: list[Gradient]) -> np.ndarray:
-    return np.array([[dot(x, y) for y in b] for x in a])
+    return np.array([[inner(x, y) for y in b] for x in a])
 
 
 def walk(oracle: GradientOracle, step: Callable[[Any], Any], steps: int, window: int, rest: int = 0) -> Products:
@@ -137,10 +137,10 @@ def rounding(oracle: GradientOracle, here: Gradient, before: Gradient) -> float 
     finally:
         for t, data in zip(tensors, kept, strict=True):
             t.data = data
-    if dot(minus(mine[1], exact[1]), minus(mine[1], exact[1])) > 0.01 * dot(exact[1], exact[1]):
+    if inner(minus(mine[1], exact[1]), minus(mine[1], exact[1])) > 0.01 * inner(exact[1], exact[1]):
         return None
     D, E = minus(mine[1], mine[0]), minus(exact[1], exact[0])
-    size, lost = dot(E, E), dot(minus(D, E), minus(D, E))
+    size, lost = inner(E, E), inner(minus(D, E), minus(D, E))
     return float((lost / size) ** 0.5) if size > 0 else None
 
 
