@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import statistics
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ def publish(out: Path, report: dict[str, Any], page: str, name: str, table: str)
 
 def engine_table(report: dict[str, Any]) -> str:
     """Seed-steps per CPU second of the engine, its ratio to the others, and the milliseconds of a short run."""
-    others = ("numpy", "numba", "optax", "floor")
+    others = ("numpy", "numba", "optax")
     head = f"| case | engine | over {' | over '.join(others)} | ms of a run of 100 steps |"
     lines = [head, "|---" * (3 + len(others)) + "|"]
     for row in report["rows"]:
@@ -39,6 +40,22 @@ def engine_table(report: dict[str, Any]) -> str:
         cells = ["-" if r is None else f"{r:.3g}" for r in ratios]
         engine = f"{row['per_cpu_second']['engine']:.3g}"
         lines.append(f"| {row['case']} | {engine} | {' | '.join(cells)} | {row['short_run_ms']:.1f} |")
+    return "\n".join(lines)
+
+
+def engine_registry_table(report: dict[str, Any]) -> str:
+    """Engine / plain loop in seed-steps per CPU second, problem by problem, and of the first call."""
+    columns = [(batches, seeds) for batches in ("K = k = 1", "plan") for seeds in (1, 32, 1024)]
+    head = " | ".join(f"{batches}, {seeds:,} seed{'s' if seeds > 1 else ''}" for batches, seeds in columns)
+    lines = [f"| problem | {head} | first call, at most |", "|---" * (2 + len(columns)) + "|"]
+    for name in dict.fromkeys(row["problem"] for row in report["rows"]):
+        rows = {(row["batches"], row["seeds"]): row for row in report["rows"] if row["problem"] == name}
+        cells = " | ".join(f"{rows[column]['ratio']:.2f}" for column in columns)
+        lines.append(f"| {name} | {cells} | {max(row['first_call'] for row in rows.values()):.2f} |")
+    medians = (
+        statistics.median([r["ratio"] for r in report["rows"] if (r["batches"], r["seeds"]) == c]) for c in columns
+    )
+    lines.append(f"| median | {' | '.join(f'{m:.2f}' for m in medians)} | |")
     return "\n".join(lines)
 
 

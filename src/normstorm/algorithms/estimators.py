@@ -9,7 +9,6 @@ An estimator is a frozen, JAX-registered dataclass with
     update_estimate(m, grads, weight)                         -> m_t from m_{t-1}
     cost(steps, size)                                         of so many steps, `size` components or None
 
-    ordinary (if True)                                        does not fit into one kernel of a CPU
     requirements (if any)                                     what a problem must have, see `requirements.py`
 
 where a cost is a number of sample gradients,
@@ -25,7 +24,7 @@ that is independent of the ordinary one, COIN for one uniform number. See `resta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 
@@ -160,7 +159,6 @@ class LargeFirstBatch(Corrected):
     """Corrected with k = K, and a first step of its own size: m_1 is the mean over `first_batch` samples."""
 
     first_batch: int = static()
-    ordinary: ClassVar[bool] = True
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K), large_batch_key(key)

@@ -39,7 +39,6 @@ class _Recursive:
 
     S1: int | None = static()
     S2: int = static()
-    ordinary: ClassVar[bool] = True
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.S2), large_batch_key(key)
@@ -163,7 +162,6 @@ class Snapshot(_Direct):
 
     K: int = static()
     period: int = static()
-    ordinary: ClassVar[bool] = True
     requirements: ClassVar[frozenset[str]] = A_FINITE_SUM
 
     def cost(self, steps: int, size: int | None) -> int:

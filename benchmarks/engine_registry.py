@@ -1,0 +1,113 @@
+"""The engine beside the plain loop of `plain_loop`, on every problem of the registry: CPU seconds on one core.
+
+    python benchmarks/engine_registry.py [--only NAME,NAME] [--seconds 0.5] [--turns 3]
+        [--out benchmarks/results/engine-registry.json]
+
+For 1, 32 and 1024 seeds, with K = k = 1 and with the batches of the problem's default plan. Both take turns; a rate is
+the best of its turns in seed-steps per CPU second (others on the machine only take), starting and ending a run
+included. The first call is compilation and all. The averages of both are compared to rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from machine import describe
+from pages import engine_registry_table, publish
+from plain_loop import plain_loop
+
+from normstorm.algorithms import normalized_storm
+from normstorm.engine import run
+from normstorm.problems import registry
+from normstorm.random import seed_words
+from normstorm.theory import plan
+
+SEEDS = (1, 32, 1024)
+FEW = 200  # steps of the first call
+
+
+def spent(work: Callable[[], Any]) -> float:
+    start = time.process_time()
+    jax.block_until_ready(work())
+    return time.process_time() - start
+
+
+def batches(problem: Any) -> dict[str, tuple[int, int]]:
+    """K and k: one sample, and those of the plan for 100,000 sample gradients."""
+    found = plan(problem.constants(), budget=100_000)
+    return {"K = k = 1": (1, 1), "plan": (found.batch, found.sub_batch)}
+
+
+def cell(name: str, K: int, k: int, seeds: int, seconds: float, turns: int) -> dict[str, Any]:
+    problem = registry.get(name)
+    algorithm, x0, words = normalized_storm(alpha=0.1, eta=1e-3, K=K, k=k), problem.start(), seed_words(range(seeds))
+
+    def plain(steps: int) -> Any:
+        return plain_loop(problem, algorithm, x0, steps, jnp.asarray(words))
+
+    def engine(steps: int) -> Any:
+        return run(problem, algorithm, x0, steps, seeds, threads=1)
+
+    first = {"plain": spent(lambda: plain(FEW)), "engine": spent(lambda: engine(FEW).cost)}
+    _, (total, *_) = plain(FEW)
+    found = engine(FEW)
+    np.testing.assert_allclose(found.mean_grad_norm, np.asarray(total) / FEW, rtol=1e-6)
+    steps = FEW
+    while (took := spent(lambda: plain(steps))) < seconds / 4:
+        steps = int(steps * min(16, max(2, seconds / max(took, 1e-3))))
+    steps = max(FEW, int(steps * seconds / took))
+    rates: dict[str, float] = {}
+    for _ in range(turns):
+        for who, work in (("plain", plain), ("engine", engine)):
+            rate = (
+                seeds
+                * steps
+                / spent(lambda work=work: jax.tree.leaves(work(steps) if work is plain else work(steps).cost))
+            )
+            rates[who] = max(rates.get(who, 0.0), rate)
+    row = {"problem": name, "seeds": seeds, "K": K, "k": k, "width": found.width, "steps": steps, "rates": rates}
+    return row | {"ratio": rates["engine"] / rates["plain"], "first_call": first["engine"] / first["plain"]}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default=",".join(registry.PROBLEMS))
+    parser.add_argument("--seconds", type=float, default=0.5)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-registry.json")
+    given = parser.parse_args()
+    if hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+    jax.config.update("jax_enable_x64", True)
+    jax.jit(lambda x: x + 1)(1.0)
+    rows = []
+    for name in given.only.split(","):
+        for which, (K, k) in batches(registry.get(name)).items():
+            for seeds in SEEDS:
+                row = cell(name, K, k, seeds, given.seconds, given.turns) | {"batches": which}
+                rows.append(row)
+                print(
+                    f"{name:22s} {which:10s} K={K:3d} k={k:3d} seeds={seeds:5d} width={row['width']:4d} "
+                    f"engine / plain {row['ratio']:.2f}  first call {row['first_call']:.2f}",
+                    flush=True,
+                )
+    for seeds in SEEDS:
+        ratios = [row["ratio"] for row in rows if row["seeds"] == seeds]
+        print(f"{seeds} seeds: median {statistics.median(ratios):.2f}, least {min(ratios):.2f}")
+    print(f"first call: largest {max(row['first_call'] for row in rows):.2f}")
+    report = {"machine": {**describe(), "jax": jax.__version__}, "rows": rows}
+    if given.only == ",".join(registry.PROBLEMS):
+        publish(given.out, report, "how-the-engine-runs.md", "engine-registry", engine_registry_table(report))
+
+
+if __name__ == "__main__":
+    main()
