@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +16,7 @@ from normstorm._shared.hashing import content_hash
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.random import THREEFRY, seed_words
 
+from .gpu import kernel as on_chip
 from .loop import Batch, ExecutionConfig, advance
 from .recording import (
     NEVER,
@@ -29,13 +31,32 @@ from .recording import (
 from .results import Pick, Trace
 
 Tree = Any
-WIDTHS = {"cpu": (1, 8, 64), "gpu": (1, 1024, 16384)}  # seeds of a batch: the width classes
-OVERHEAD = 128  # what a step costs beside its arithmetic, in numbers of x
-NEAR = 2**15  # numbers of a batch's x up to which several seeds share a batch: more would leave the core's cache
-COLUMNS = 256  # samples, and exact gradients, that are asked at once, about
-CHUNK_BYTES = 2**20  # samples and iterates of a chunk
-ON_GPU = 64  # times as much of the last three on a GPU
+# Seeds of a batch: the width classes. A GPU's are a little above round numbers of seeds, and made of whole warps.
+WIDTHS = {"cpu": (1, 8, 64), "gpu": (1, 32, 1024, 10_240, 102_400)}
+
+
+class Limits(NamedTuple):
+    """Where a machine's batches and chunks end.
+
+    overhead  what a step costs beside its arithmetic, in numbers of x
+    near      numbers of a batch's x up to which several seeds share a batch: more would leave a core's cache
+    columns   samples, and exact gradients, that are asked at once, about
+    room      bytes of a chunk's samples and iterates;   rows   and of all its points' products with a problem's rows
+    """
+
+    overhead: int
+    near: int
+    columns: int
+    room: int
+    rows: int
+
+
+LIMITS = {
+    "cpu": Limits(overhead=128, near=2**15, columns=256, room=2**20, rows=2**22),
+    "gpu": Limits(overhead=2**22, near=2**23, columns=2**24, room=2**29, rows=2**31),
+}
 LONGEST_CHUNK = 256
+CHIP_OVERHEAD, CHIP_ROOM, CHIP_CHUNK = 4096, 3 * 2**30, 512  # on chip: in seeds, bytes of samples, steps
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
@@ -65,9 +86,11 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
     `classes` keeps those apart whose pytrees look the same to JAX.
     """
 
+    go = on_chip.advance if config.on_chip else advance
+
     def steps(problem: Any, algorithm: Algorithm, stop: Any, schedule: RecordSchedule, batch: Batch) -> Batch:
         problem = problem if fixed is None else fixed.problem
-        return advance(problem, algorithm, config, stop, schedule, batch)
+        return go(problem, algorithm, config, stop, schedule, batch)
 
     # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
     options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
@@ -93,10 +116,14 @@ def _bytes(tree: Tree) -> int:
 
 def width_class(seeds: int, numbers: int) -> int:
     """The width of batches for so many seeds with so many numbers in x: the one that costs least, about."""
-    near = NEAR * (1 if _platform() == "cpu" else ON_GPU)
+    limits = LIMITS[_platform()]
     small, *others = widths()
-    possible = [small, *(w for w in others if w * numbers <= near)]
-    return min(possible, key=lambda w: -(-seeds // w) * (OVERHEAD + w * numbers))
+    possible = [small, *(w for w in others if w * numbers <= limits.near)]
+    return min(possible, key=lambda w: -(-seeds // w) * (limits.overhead + w * numbers))
+
+
+def _chip_width(seeds: int) -> int:
+    return min((w for w in widths() if w >= 1024), key=lambda w: -(-seeds // w) * (CHIP_OVERHEAD + w))
 
 
 def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[State, Tree, tuple[int, int] | None]:
@@ -264,24 +291,41 @@ def prepare(
     candidates: int,
     average: bool,
     width: int | None,
+    chip: bool = True,
 ) -> Execution:
-    """Decide everything that does not need a step."""
+    """Decide everything that does not need a step; `chip` is whether the loop may be one kernel of a GPU."""
     fixed = Fixed(problem) if jax.tree_util.all_leaves([problem]) else None
     leaves, structure = jax.tree.flatten((() if fixed else problem, algorithm, x))
     forms = tuple((jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
-    width = width_class(len(seeds), _size(x)) if width is None else width
-    chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), getattr(problem, "size", None) or 1, costs)
+    many, given = getattr(problem, "size", None) or 1, width
+    width = width_class(len(seeds), _size(x)) if given is None else given
+    chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), many, costs)
     held = () if fixed else problem
     piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
-    config = ExecutionConfig(width, chunk, average and exact, exact, valued, costs, piece)
+    config = ExecutionConfig(width, chunk, average and exact, exact, valued, costs, piece, _platform() == "gpu")
+    if _platform() == "gpu" and chip and (given is None or given % on_chip.WARP == 0):
+        config = _on_chip(problem, algorithm, config, x, form, samples, given or _chip_width(len(seeds)))
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)
     return Execution(
         problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
     )
+
+
+def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[Batch]]:
+    """An execution and its batches, compiled; if a GPU's compiler refuses the kernel, then without it."""
+    execution = prepared()
+    batches = execution.begin(x)
+    try:
+        batches[0] = execution.advance(0, batches[0])
+    except Exception:
+        if not execution.config.on_chip:
+            raise
+        return start(partial(prepared, chip=False), x)
+    return execution, batches
 
 
 def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> int:
@@ -295,10 +339,28 @@ def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> in
     return min(chunk, 1 << int(math.log2(SMALL // largest)))
 
 
+def _on_chip(
+    problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree, width: int
+) -> ExecutionConfig:
+    """The same as one kernel of a GPU, if it fits there."""
+    if not on_chip.fits(problem, algorithm, config, x, form, samples):
+        return config
+    steps = min(CHIP_CHUNK, CHIP_ROOM // (width * max(1, _bytes(samples))), _cheap(config.costs))
+    return config._replace(width=width, chunk=_power_of_two(steps), counted=False, on_chip=True)
+
+
+def _cheap(costs: tuple[int, int] | None) -> int:
+    """Steps of a chunk whose costs can be added in 32-bit words."""
+    return 2**31 // max(costs) if costs else LONGEST_CHUNK
+
+
+def _power_of_two(steps: int) -> int:
+    return 1 << int(math.log2(max(1, steps)))
+
+
 def _chunk(width: int, bytes_a_step: int, rows: int, costs: tuple[int, int] | None) -> int:
     """Steps of a chunk, a power of two: enough to ask many samples and gradients at once, few enough to stay near."""
-    more = 1 if _platform() == "cpu" else ON_GPU
-    columns = max(1, min(more * COLUMNS, 4 * more * CHUNK_BYTES // (8 * rows)) // width)
-    near = max(1, more * CHUNK_BYTES // (width * bytes_a_step)) if bytes_a_step else LONGEST_CHUNK
-    within = max(1, 2**31 // max(costs)) if costs else LONGEST_CHUNK  # costs of a chunk are added in 32-bit words
-    return 1 << int(math.log2(min(LONGEST_CHUNK, columns, near, within)))
+    limits = LIMITS[_platform()]
+    columns = min(limits.columns, limits.rows // (8 * rows)) // width
+    near = limits.room // (width * bytes_a_step) if bytes_a_step else LONGEST_CHUNK
+    return _power_of_two(min(LONGEST_CHUNK, columns, near, _cheap(costs)))

@@ -33,6 +33,8 @@ class ExecutionConfig(NamedTuple):
     exact    whether the problem knows grad F;   valued   whether it knows F
     costs    sample gradients of the first step and of a later one, if they are known beforehand
     piece    steps that are taken in small arrays, if they fit there; else 0
+    counted  whether a chunk always takes all its steps, and undoes those that do not count: a GPU, which waits for the
+             host wherever it has to ask, then need not ask
     on_chip  whether the loop over steps is one kernel of a GPU
     """
 
@@ -43,6 +45,7 @@ class ExecutionConfig(NamedTuple):
     valued: bool
     costs: tuple[int, int] | None
     piece: int = 0
+    counted: bool = False
     on_chip: bool = False
 
 
@@ -63,7 +66,7 @@ def draw(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax
     return barrier(jax.tree.map(lambda a: a.reshape(C, W, *a.shape[1:]), flat))
 
 
-def _row(config: ExecutionConfig, algorithm: Algorithm, state: State, cost: jax.Array) -> Path:
+def path_row(config: ExecutionConfig, algorithm: Algorithm, state: State, cost: jax.Array) -> Path:
     """What is written down of one step."""
     point = algorithm.point(state)
     another = point is not state.x_prev
@@ -76,7 +79,7 @@ def _put(table: Tree, row: Tree, i: Any) -> Tree:
 
 def empty_path(config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
     """Room for so many steps."""
-    row = jax.eval_shape(lambda state: _row(config, algorithm, state, jnp.zeros(config.width, jnp.uint32)), state)
+    row = jax.eval_shape(lambda state: path_row(config, algorithm, state, jnp.zeros(config.width, jnp.uint32)), state)
     room: Path = jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
     return room
 
@@ -106,13 +109,18 @@ def take_chunk(
 
         def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
             state, path = carry
-            now = barrier(jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples))
+            now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
+            now = now if config.counted else barrier(now)
             t = t0 + 1 + start + i
-            state, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t)))(state, now)
-            row = jax.tree.map(lambda a: a[None], _row(config, algorithm, state, cost))
+            moved, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t)))(state, now)
+            if config.counted:
+                moved = jax.tree.map(lambda new, old: jnp.where((low <= i) & (i < high), new, old), moved, state)
+            state = moved
+            row = jax.tree.map(lambda a: a[None], path_row(config, algorithm, state, cost))
             return state, _put(path, row, i)
 
-        taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
+        lowest, highest = (0, config.chunk) if config.counted else (low, high)
+        taken: tuple[State, Path] = jax.lax.fori_loop(lowest, highest, step, (state, path))
         return taken
 
     def piece(j: Any, carry: tuple[State, Path, Path]) -> tuple[State, Path, Path]:
@@ -125,7 +133,7 @@ def take_chunk(
 
     first = jnp.where(t0 == 0, 1, 0)
     state, cost = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, jnp.zeros(config.width, jnp.uint32)))
-    opening = _row(config, algorithm, state, cost)
+    opening = path_row(config, algorithm, state, cost)
     if config.piece:
         part = empty_path(config, algorithm, state, config.piece)
         state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
@@ -156,7 +164,7 @@ def advance(
         costs = known_costs(config, t0)
         seen = measure(problem, config.average, costs, kept.stats, path, t0, count)
         stats = updated(kept.stats, seen)
-        records, row = record(problem, config.exact, config.valued, schedule.record_steps, kept, seen, path)
+        records, row = record(problem, config, schedule.record_steps, kept, seen, path)
         saved = save(schedule.bounds, stats, kept.saved, seen)
         return Batch(batch.seed, state, Recorder(stats, records, saved, row), t0 + count), path
 

@@ -20,7 +20,7 @@ from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
 from . import checkpoint as storage
-from .execution import prepare, widths
+from .execution import prepare, start, widths
 from .loop import Batch
 from .results import Trace
 
@@ -75,12 +75,11 @@ def run(
     threads = cores() if threads is None else _whole("threads", threads)
     width = _width(width, checkpoint)
     check_problem("run", problem, x)
-    kept = {"records": int(records), "candidates": int(candidates)}
+    kept: dict[str, Any] = {"records": int(records), "candidates": int(candidates)}
     average = validate.flag("run", "average", average)
-    execution = prepare(problem, algorithm, x, int(steps), todo, width=width, average=average, **kept)
+    prepared = partial(prepare, problem, algorithm, x, int(steps), todo, width=width, average=average, **kept)
+    execution, batches = start(prepared, x)
     identity = {} if checkpoint is None else {**execution.identity(x), "fingerprint": fingerprint}
-    batches = execution.begin(x)
-    batches[0] = execution.advance(0, batches[0])  # compiles, once for all threads
     with ThreadPoolExecutor(threads) as pool:
         spread = map if threads == 1 else partial(_spread, pool)
         batches = _resume(checkpoint, identity, batches) or batches

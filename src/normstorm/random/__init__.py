@@ -240,7 +240,7 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     """
     pairs = -(-normals // 2)
     if dtype == "float32" and keys.shape[1] % GPU_KEYS == 0 and jax.default_backend() == "gpu":
-        return _rows_on_gpu(keys, pairs, uniforms)[: uniforms + normals]
+        return _rows_on_gpu(keys, normals, uniforms)
 
     def pair(count: Any) -> tuple[jax.Array, jax.Array]:
         word = _counted(keys, count)
@@ -264,9 +264,13 @@ def _counted(keys: jax.Array, count: Any) -> Any:
     return _drawn((keys[0], keys[1]), (U32(0), jnp.asarray(count, jnp.uint32)))
 
 
-def _rows_on_gpu(keys: jax.Array, pairs: int, uniforms: int) -> jax.Array:
-    """The same by one kernel, which writes both members of a pair."""
+def _rows_on_gpu(keys: jax.Array, normals: int, uniforms: int) -> jax.Array:
+    """The same by one kernel, which writes both members of a pair, and of the last one only the first if one is enough.
+
+    What is not written need not be cut off, which would take a copy.
+    """
     pl, triton = pallas()
+    pairs, whole = -(-normals // 2), normals // 2
 
     def kernel(keys: Any, rows: Any) -> None:
         here = pl.ds(pl.program_id(0) * GPU_KEYS, GPU_KEYS)
@@ -279,16 +283,19 @@ def _rows_on_gpu(keys: jax.Array, pairs: int, uniforms: int) -> jax.Array:
         def write_uniform(i: Any, _: Any) -> None:
             rows[i, here] = _below_one(*two_words(pairs + i), "float32")
 
-        def write_pair(i: Any, _: Any) -> None:
+        def both(i: Any) -> tuple[jax.Array, jax.Array]:
             first, angle = two_words(i)
-            sine, cosine = _pair(_radius(_open_interval(first, "float32")), angle)
-            rows[uniforms + i, here] = sine
-            rows[uniforms + pairs + i, here] = cosine
+            return _pair(_radius(_open_interval(first, "float32")), angle)
+
+        def write_pair(i: Any, _: Any) -> None:
+            rows[uniforms + i, here], rows[uniforms + pairs + i, here] = both(i)
 
         lax.fori_loop(0, uniforms, write_uniform, None)
-        lax.fori_loop(0, pairs, write_pair, None)
+        lax.fori_loop(0, whole, write_pair, None)
+        if whole < pairs:
+            rows[uniforms + whole, here] = both(whole)[0]
 
-    shape = abstract((2 * pairs + uniforms, keys.shape[1]), jnp.float32)
+    shape = abstract((uniforms + normals, keys.shape[1]), jnp.float32)
     grid, options = (keys.shape[1] // GPU_KEYS,), triton.CompilerParams(num_warps=1, num_stages=1)
     rows: jax.Array = pl.pallas_call(kernel, shape, grid=grid, compiler_params=options, name="normals")(keys)
     return rows
