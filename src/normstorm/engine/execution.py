@@ -32,7 +32,7 @@ from .results import Pick, Trace
 
 Tree = Any
 # Seeds of a batch: the width classes. A GPU's are a little above round numbers of seeds, and made of whole warps.
-WIDTHS = {"cpu": (1, 8, 64), "gpu": (1, 32, 1024, 10_240, 102_400)}
+WIDTHS = {"cpu": (1, 8, 64), "gpu": (1, 32, 256, 1024, 10_240, 102_400)}
 
 
 class Limits(NamedTuple):
@@ -53,7 +53,7 @@ class Limits(NamedTuple):
 
 LIMITS = {
     "cpu": Limits(overhead=128, near=2**15, columns=256, room=2**20, rows=2**22),
-    "gpu": Limits(overhead=2**22, near=2**23, columns=2**24, room=2**29, rows=2**31),
+    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**29, rows=2**30),
 }
 LONGEST_CHUNK = 256
 CHIP_OVERHEAD, CHIP_ROOM, CHIP_CHUNK = 4096, 3 * 2**30, 512  # on chip: in seeds, bytes of samples, steps
@@ -97,13 +97,14 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
     return jax.jit(steps, compiler_options=options)
 
 
-def _platform() -> str:
+def platform() -> str:
+    """Which limits and width classes hold on this machine."""
     return "cpu" if jax.default_backend() == "cpu" else "gpu"
 
 
 def widths() -> tuple[int, ...]:
     """The width classes of this machine."""
-    return WIDTHS[_platform()]
+    return WIDTHS[platform()]
 
 
 def _size(tree: Tree) -> int:
@@ -114,12 +115,16 @@ def _bytes(tree: Tree) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def width_class(seeds: int, numbers: int) -> int:
-    """The width of batches for so many seeds with so many numbers in x: the one that costs least, about."""
-    limits = LIMITS[_platform()]
+def width_class(seeds: int, numbers: int, rows: int = 1) -> int:
+    """The width of batches for so many seeds: the one that costs least, about.
+
+    x has so many numbers; the problem's rows matter on a GPU, where seeds that are not there cost as much as others.
+    """
+    limits = LIMITS[platform()]
     small, *others = widths()
     possible = [small, *(w for w in others if w * numbers <= limits.near)]
-    return min(possible, key=lambda w: -(-seeds // w) * (limits.overhead + w * numbers))
+    each = numbers if platform() == "cpu" else numbers * (1 + rows // 32)
+    return min(possible, key=lambda w: -(-seeds // w) * (limits.overhead + w * each))
 
 
 def _chip_width(seeds: int) -> int:
@@ -301,12 +306,12 @@ def prepare(
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     many, given = getattr(problem, "size", None) or 1, width
-    width = width_class(len(seeds), _size(x)) if given is None else given
+    width = width_class(len(seeds), _size(x), many) if given is None else given
     chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), many, costs)
     held = () if fixed else problem
     piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
-    config = ExecutionConfig(width, chunk, average and exact, exact, valued, costs, piece, _platform() == "gpu")
-    if _platform() == "gpu" and chip and (given is None or given % on_chip.WARP == 0):
+    config = ExecutionConfig(width, chunk, average and exact, exact, valued, costs, piece, platform() == "gpu")
+    if platform() == "gpu" and chip and (given is None or given % on_chip.WARP == 0):
         config = _on_chip(problem, algorithm, config, x, form, samples, given or _chip_width(len(seeds)))
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)
@@ -334,7 +339,7 @@ def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> in
     On a GPU there is no such difference.
     """
     largest = max(width * leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in of_seeds)
-    if _platform() == "gpu" or largest > SMALL or any(jnp.asarray(leaf).nbytes > SMALL for leaf in shared):
+    if platform() == "gpu" or largest > SMALL or any(jnp.asarray(leaf).nbytes > SMALL for leaf in shared):
         return 0
     return min(chunk, 1 << int(math.log2(SMALL // largest)))
 
@@ -360,7 +365,7 @@ def _power_of_two(steps: int) -> int:
 
 def _chunk(width: int, bytes_a_step: int, rows: int, costs: tuple[int, int] | None) -> int:
     """Steps of a chunk, a power of two: enough to ask many samples and gradients at once, few enough to stay near."""
-    limits = LIMITS[_platform()]
+    limits = LIMITS[platform()]
     columns = min(limits.columns, limits.rows // (8 * rows)) // width
     near = limits.room // (width * bytes_a_step) if bytes_a_step else LONGEST_CHUNK
     return _power_of_two(min(LONGEST_CHUNK, columns, near, _cheap(costs)))
