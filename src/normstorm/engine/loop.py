@@ -109,8 +109,7 @@ def take_chunk(
 
         def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
             state, path = carry
-            now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
-            now = now if config.counted else barrier(now)
+            now = barrier(jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples))
             t = t0 + 1 + start + i
             moved, cost = jax.vmap(lambda state, s: costly(algorithm.step(problem, state, s, t)))(state, now)
             if config.counted:

@@ -106,7 +106,8 @@ THREEFRY = define_prng_impl(
 
 def seed_words(seeds: Sequence[int]) -> np.ndarray:
     """One row (high, low) of 32-bit words for every seed."""
-    return np.array([(s >> 32, s & 0xFFFFFFFF) for s in seeds], np.uint32).reshape(len(seeds), 2)
+    whole = np.array(seeds, np.uint64)
+    return np.stack([whole >> np.uint64(32), whole & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
 
 
 def step_key(seed: jax.Array, step: Any) -> jax.Array:
