@@ -12,6 +12,7 @@ import pytest
 
 from normstorm.algorithms import CATALOGUE, momentum_nsgd, normalized_storm
 from normstorm.engine import execution, run
+from normstorm.engine.execution import prepare
 from normstorm.engine.gpu import kernel
 from normstorm.problems import registry
 
@@ -188,6 +189,22 @@ def test_a_class_over_arrays(rows, on_gpu):
     ours = run(Plain(), STORM, start, 30, 3)
     np.testing.assert_allclose(ours.last["a"], plain.last["a"], rtol=1e-12)
     np.testing.assert_allclose(ours.running_mean, plain.running_mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize("case", ["storm", "table"])
+def test_becomes_a_kernel_of_a_gpu(case, monkeypatch):
+    """Without a GPU the program can be translated for one, though not run; the kernel is written once."""
+    name, algorithm = CASES[case]
+    problem = registry.get(name)
+    x, kept = jnp.asarray(problem.start()), {"records": 7, "candidates": 3, "average": True, "width": None}
+    monkeypatch.setattr(execution, "platform", lambda: "gpu")
+    found = prepare(problem, algorithm, x, 60, [1], **kept)
+    batch, schedule = found.begin(x)[0], found.schedule.padded(7, 3)
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    program = execution.program(found.config, found.fixed, (type(problem),))
+    traced = program.trace(problem, algorithm, np.int32(60), schedule, batch)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    assert text.count("xla.gpu.triton") == 1
 
 
 @pytest.mark.skipif(jax.default_backend() != "gpu", reason=f"needs a GPU; the last figures are in {FIGURES.name}")
