@@ -5,8 +5,8 @@
 Quadratic plus quartic with noise that depends on x, K = k = 1, float64; everybody also keeps the running mean and the
 minimum of ||grad F(x_t)||. The contenders take turns; rates and ratios are medians over turns. CPU seconds of this
 process, so that a busy machine matters less; compilation and the seeding of generators are left out. Runs are long;
-what a short one takes is given apart. A contender that is not installed is skipped. One chosen problem: an ablation beside
-`engine_registry`, which has all of them.
+what a short one takes is given apart. A contender that is not installed is skipped. One chosen problem: an ablation
+beside `engine_registry`, which has all of them.
 """
 
 from __future__ import annotations

@@ -35,9 +35,9 @@ SEEDS = (1, 32, 1024)
 FEW = 200  # steps of the first call
 
 
-def spent(work: Callable[[], Any]) -> float:
+def spent(work: Callable[[int], Any], steps: int) -> float:
     start = time.process_time()
-    jax.block_until_ready(work())
+    jax.block_until_ready(work(steps))
     return time.process_time() - start
 
 
@@ -55,14 +55,14 @@ def cell(name: str, K: int, k: int, seeds: int, seconds: float, turns: int) -> d
         return plain_loop(problem, algorithm, x0, steps, jnp.asarray(words))
 
     def engine(steps: int) -> Any:
-        return run(problem, algorithm, x0, steps, seeds, threads=1)
+        return run(problem, algorithm, x0, steps, seeds, threads=1).mean_grad_norm
 
-    first = {"plain": spent(lambda: plain(FEW)), "engine": spent(lambda: engine(FEW).cost)}
+    first = {"plain": spent(plain, FEW), "engine": spent(engine, FEW)}
     _, (total, *_) = plain(FEW)
-    found = engine(FEW)
-    np.testing.assert_allclose(found.mean_grad_norm, np.asarray(total) / FEW, rtol=1e-6)
+    np.testing.assert_allclose(engine(FEW), np.asarray(total) / FEW, rtol=1e-6)
+    width = run(problem, algorithm, x0, 1, seeds).width
     steps = FEW
-    while (took := spent(lambda: plain(steps))) < seconds / 4:
+    while (took := spent(plain, steps)) < seconds / 4:
         steps = int(steps * min(16, max(2, seconds / max(took, 1e-3))))
     steps = max(FEW, int(steps * seconds / took))
     rates: dict[str, float] = {}
@@ -74,7 +74,7 @@ def cell(name: str, K: int, k: int, seeds: int, seconds: float, turns: int) -> d
                 / spent(lambda work=work: jax.tree.leaves(work(steps) if work is plain else work(steps).cost))
             )
             rates[who] = max(rates.get(who, 0.0), rate)
-    row = {"problem": name, "seeds": seeds, "K": K, "k": k, "width": found.width, "steps": steps, "rates": rates}
+    row = {"problem": name, "seeds": seeds, "K": K, "k": k, "width": width, "steps": steps, "rates": rates}
     return row | {"ratio": rates["engine"] / rates["plain"], "first_call": first["engine"] / first["plain"]}
 
 

@@ -34,7 +34,12 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def barrier(tree: Any) -> Any:
-    """Keep what comes before apart from what comes after: fused, neither would run along memory."""
+    """Keep what comes before apart from what comes after, on a CPU: fused, neither would run along memory there.
+
+    On a GPU the fewer programs the better, and what lies between them must keep its order in memory.
+    """
+    if jax.default_backend() != "cpu":
+        return tree
     return jax.lax.optimization_barrier(tree)  # type: ignore[no-untyped-call]
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
-from typing import Any
+from functools import cache, partial
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +17,7 @@ from normstorm._shared.hashing import content_hash
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.random import THREEFRY, seed_words
 
+from .gpu import kernel as on_chip
 from .loop import Batch, ExecutionConfig, advance
 from .recording import (
     NEVER,
@@ -30,13 +32,32 @@ from .recording import (
 from .results import Pick, Trace
 
 Tree = Any
-WIDTHS = {"cpu": (1, 8, 32, 128), "gpu": (1, 1024, 16384)}  # seeds of a batch: the width classes
-OVERHEAD = 128  # what a step costs beside its arithmetic, in numbers of x
-NEAR = 2**15  # numbers of a batch's x up to which several seeds share a batch: more would leave the core's cache
-COLUMNS = 256  # samples, and exact gradients, that are asked at once, about
-CHUNK_BYTES = 2**20  # samples and iterates of a chunk
-ON_GPU = 64  # times as much of the last three on a GPU
+# Seeds of a batch: the width classes. A GPU's are a little above round numbers of seeds, and made of whole warps.
+WIDTHS = {"cpu": (1, 8, 32, 128), "gpu": (1, 32, 256, 1024, 10_240, 102_400)}
+
+
+class Limits(NamedTuple):
+    """Where a machine's batches and chunks end.
+
+    overhead  what a step costs beside its arithmetic, in numbers of x
+    near      numbers of a batch's x up to which several seeds share a batch: more would leave a core's cache
+    columns   samples, and exact gradients, that are asked at once, about
+    room      bytes of a chunk's samples and iterates;   rows   and of all its points' products with a problem's rows
+    """
+
+    overhead: int
+    near: int
+    columns: int
+    room: int
+    rows: int
+
+
+LIMITS = {
+    "cpu": Limits(overhead=128, near=2**15, columns=256, room=2**20, rows=2**22),
+    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**29, rows=2**30),
+}
 LONGEST_CHUNK = 256
+CHIP_OVERHEAD, CHIP_ROOM, CHIP_CHUNK = 4096, 3 * 2**30, 512  # on chip: in seeds, bytes of samples, steps
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
@@ -66,22 +87,25 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
     `classes` keeps those apart whose pytrees look the same to JAX.
     """
 
+    go = on_chip.advance if config.on_chip else advance
+
     def steps(problem: Any, algorithm: Algorithm, stop: Any, schedule: RecordSchedule, batch: Batch) -> Batch:
         problem = problem if fixed is None else fixed.problem
-        return advance(problem, algorithm, config, stop, schedule, batch)
+        return go(problem, algorithm, config, stop, schedule, batch)
 
     # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
     options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
     return jax.jit(steps, compiler_options=options)
 
 
-def _platform() -> str:
+def platform() -> str:
+    """Which limits and width classes hold on this machine."""
     return "cpu" if jax.default_backend() == "cpu" else "gpu"
 
 
 def widths() -> tuple[int, ...]:
     """The width classes of this machine."""
-    return WIDTHS[_platform()]
+    return WIDTHS[platform()]
 
 
 def _size(tree: Tree) -> int:
@@ -92,12 +116,20 @@ def _bytes(tree: Tree) -> int:
     return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
 
 
-def width_class(seeds: int, numbers: int) -> int:
-    """The width of batches for so many seeds with so many numbers in x: the one that costs least, about."""
-    near = NEAR * (1 if _platform() == "cpu" else ON_GPU)
+def width_class(seeds: int, numbers: int, rows: int = 1) -> int:
+    """The width of batches for so many seeds: the one that costs least, about.
+
+    x has so many numbers; the problem's rows matter on a GPU, where seeds that are not there cost as much as others.
+    """
+    limits = LIMITS[platform()]
     small, *others = widths()
-    possible = [small, *(w for w in others if w * numbers <= near)]
-    return min(possible, key=lambda w: -(-seeds // w) * (OVERHEAD + w * numbers))
+    possible = [small, *(w for w in others if w * numbers <= limits.near)]
+    each = numbers if platform() == "cpu" else numbers * (1 + rows // 32)
+    return min(possible, key=lambda w: -(-seeds // w) * (limits.overhead + w * each))
+
+
+def _chip_width(seeds: int) -> int:
+    return min((w for w in widths() if w >= 1024), key=lambda w: -(-seeds // w) * (CHIP_OVERHEAD + w))
 
 
 def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[State, Tree, tuple[int, int] | None]:
@@ -176,8 +208,8 @@ class Execution:
         words[:here] = seed_words(self.seeds[mine])
         steps = np.full((self.candidates, W), NEVER, np.int32)
         steps[: self.picks.shape[1], :here] = self.picks[mine].T
-        recorder = Recorder(records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
-        return Batch(jnp.asarray(words), state, stats, recorder, jnp.zeros((), jnp.int32))
+        recorder = Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
+        return Batch(jnp.asarray(words), state, recorder, jnp.zeros((), jnp.int32))
 
     def advance(self, stop: int, batch: Batch) -> Batch:
         problem = self.problem if self.fixed is None else ()
@@ -217,7 +249,7 @@ class Execution:
         def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
             return low.astype(np.int64) + (high.astype(np.int64) << 32)
 
-        stats, state = rows(lambda b: b.stats), rows(lambda b: b.state)
+        stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
         shown = self.schedule.record_steps.size
         records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
@@ -265,27 +297,42 @@ def prepare(
     candidates: int,
     average: bool,
     width: int | None,
+    chip: bool = True,
 ) -> Execution:
-    """Decide everything that does not need a step."""
+    """Decide everything that does not need a step; `chip` is whether the loop may be one kernel of a GPU."""
     fixed = Fixed(problem) if jax.tree_util.all_leaves([problem]) else None
     leaves, structure = jax.tree.flatten((() if fixed else problem, algorithm, x))
     forms = tuple((jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
-    rows = validate.integer(
-        getattr(problem, "size", None)
-    )  # a finite sum's exact gradient is dear, and cheaper for many points
-    width = width_class(len(seeds), _size(x)) if width is None else width
+    rows, given = validate.integer(getattr(problem, "size", None)), width
+    width = width_class(len(seeds), _size(x), rows or 1) if given is None else given
     chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), rows or 1, costs)
-    held = () if fixed else problem
+    held, on_gpu = () if fixed else problem, platform() == "gpu"
     piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
-    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece)
+    # A finite sum's exact gradient is dear, and cheaper for many points at once; others share work with the step.
+    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece, on_gpu)
+    if on_gpu and chip and (given is None or given % on_chip.WARP == 0):
+        config = _on_chip(problem, algorithm, config, x, form, samples, given or _chip_width(len(seeds)))
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)
     return Execution(
         problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
     )
+
+
+def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[Batch]]:
+    """An execution and its batches, compiled; if a GPU's compiler refuses the kernel, then without it."""
+    execution = prepared()
+    batches = execution.begin(x)
+    try:
+        batches[0] = execution.advance(0, batches[0])
+    except Exception:
+        if not execution.config.on_chip:
+            raise
+        return start(partial(prepared, chip=False), x)
+    return execution, batches
 
 
 def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> int:
@@ -294,15 +341,33 @@ def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> in
     On a GPU there is no such difference.
     """
     largest = max(width * leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in of_seeds)
-    if _platform() == "gpu" or largest > SMALL or any(jnp.asarray(leaf).nbytes > SMALL for leaf in shared):
+    if platform() == "gpu" or largest > SMALL or any(jnp.asarray(leaf).nbytes > SMALL for leaf in shared):
         return 0
     return min(chunk, 1 << int(math.log2(SMALL // largest)))
 
 
+def _on_chip(
+    problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree, width: int
+) -> ExecutionConfig:
+    """The same as one kernel of a GPU, if it fits there."""
+    if not on_chip.fits(problem, algorithm, config, x, form, samples):
+        return config
+    steps = min(CHIP_CHUNK, CHIP_ROOM // (width * max(1, _bytes(samples))), _cheap(config.costs))
+    return config._replace(width=width, chunk=_power_of_two(steps), counted=False, on_chip=True)
+
+
+def _cheap(costs: tuple[int, int] | None) -> int:
+    """Steps of a chunk whose costs can be added in 32-bit words."""
+    return 2**31 // max(costs) if costs else LONGEST_CHUNK
+
+
+def _power_of_two(steps: int) -> int:
+    return 1 << int(math.log2(max(1, steps)))
+
+
 def _chunk(width: int, bytes_a_step: int, rows: int, costs: tuple[int, int] | None) -> int:
     """Steps of a chunk, a power of two: enough to ask many samples and gradients at once, few enough to stay near."""
-    more = 1 if _platform() == "cpu" else ON_GPU
-    columns = max(1, min(more * COLUMNS, 4 * more * CHUNK_BYTES // (8 * rows)) // width)
-    near = max(1, more * CHUNK_BYTES // (width * bytes_a_step)) if bytes_a_step else LONGEST_CHUNK
-    within = max(1, 2**31 // max(costs)) if costs else LONGEST_CHUNK  # costs of a chunk are added in 32-bit words
-    return 1 << int(math.log2(min(LONGEST_CHUNK, columns, near, within)))
+    limits = LIMITS[platform()]
+    columns = min(limits.columns, limits.rows // (8 * rows)) // width
+    near = limits.room // (width * bytes_a_step) if bytes_a_step else LONGEST_CHUNK
+    return _power_of_two(min(LONGEST_CHUNK, columns, near, _cheap(costs)))

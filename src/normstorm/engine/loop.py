@@ -24,7 +24,6 @@ from .recording import (
     Path,
     Recorder,
     RecordSchedule,
-    RunningStats,
     measure,
     record,
     save,
@@ -44,6 +43,8 @@ class ExecutionConfig(NamedTuple):
     exact    whether the problem knows grad F;   valued   whether it knows F
     costs    sample gradients of the first step and of a later one, if they are known beforehand
     piece    steps that are taken in small arrays, if they fit there; else 0
+    counted  whether a chunk always takes all its steps, and undoes those that do not count: a GPU, which waits for the
+             host wherever it has to ask, then need not ask
     on_chip  whether the loop over steps is one kernel of a GPU
     """
 
@@ -55,12 +56,8 @@ class ExecutionConfig(NamedTuple):
     valued: bool
     costs: tuple[int, int] | None
     piece: int = 0
+    counted: bool = False
     on_chip: bool = False
-
-    @property
-    def known(self) -> tuple[bool, bool, bool]:
-        """Whether means, exact gradients and values are."""
-        return self.average, self.exact, self.valued
 
 
 class Batch(NamedTuple):
@@ -68,7 +65,6 @@ class Batch(NamedTuple):
 
     seed: jax.Array
     state: State
-    stats: RunningStats
     recorder: Recorder
     t: jax.Array
 
@@ -81,7 +77,7 @@ def draw(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax
     return barrier(jax.tree.map(lambda a: a.reshape(C, W, *a.shape[1:]), flat))
 
 
-def _row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, cost: Any) -> Path:
+def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, cost: Any) -> Path:
     """What is written down of one step of one seed."""
     point = algorithm.point(state)
     another = point is not state.x_prev
@@ -96,7 +92,7 @@ def _put(table: Tree, row: Tree, i: Any) -> Tree:
 
 def empty_path(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
     """Room for so many steps."""
-    row = jax.eval_shape(jax.vmap(lambda state: _row(problem, config, algorithm, state, 0)), state)
+    row = jax.eval_shape(jax.vmap(lambda state: path_row(problem, config, algorithm, state, 0)), state)
     room: Path = jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
     return room
 
@@ -107,8 +103,7 @@ def take_chunk(
     config: ExecutionConfig,
     t0: Any,
     count: Any,
-    seeds: jax.Array,
-    state: State,
+    batch: Batch,
     path: Path,
 ) -> tuple[State, Path]:
     """`count` steps after step t0.
@@ -116,14 +111,14 @@ def take_chunk(
     Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
     else looks for operations to do at the same time, which takes longer than they do.
     """
-    samples = draw(problem, algorithm, config, seeds, t0)
+    samples = draw(problem, algorithm, config, batch.seed, t0)
 
     def noted(state: State, cost: Any) -> tuple[State, Path]:
-        return state, _row(problem, config, algorithm, state, cost)
+        return state, path_row(problem, config, algorithm, state, cost)
 
     def begin() -> tuple[State, Path]:
         first = jax.tree.map(lambda s: s[0], samples)
-        begun: tuple[State, Path] = jax.vmap(lambda x, s: noted(*algorithm.first(problem, x, s)))(state.x, first)
+        begun: tuple[State, Path] = jax.vmap(lambda x, s: noted(*algorithm.first(problem, x, s)))(batch.state.x, first)
         return begun
 
     def steps(samples: Tree, start: Any, low: Any, high: Any, state: State, path: Path) -> tuple[State, Path]:
@@ -133,10 +128,13 @@ def take_chunk(
             state, path = carry
             now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
             t = t0 + 1 + start + i
-            state, row = jax.vmap(lambda state, s: noted(*algorithm.step(problem, state, s, t)))(state, now)
-            return state, _put(path, jax.tree.map(lambda a: a[None], row), i)
+            moved, row = jax.vmap(lambda state, s: noted(*algorithm.step(problem, state, s, t)))(state, now)
+            if config.counted:
+                moved = jax.tree.map(lambda new, old: jnp.where((low <= i) & (i < high), new, old), moved, state)
+            return moved, _put(path, jax.tree.map(lambda a: a[None], row), i)
 
-        taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
+        lowest, highest = (0, config.chunk) if config.counted else (low, high)
+        taken: tuple[State, Path] = jax.lax.fori_loop(lowest, highest, step, (state, path))
         return taken
 
     def piece(j: Any, carry: tuple[State, Path, Path]) -> tuple[State, Path, Path]:
@@ -148,7 +146,7 @@ def take_chunk(
         return state, _put(path, part, start), part
 
     first = jnp.where(t0 == 0, 1, 0)
-    state, opening = jax.lax.cond(t0 == 0, begin, lambda: (state, jax.tree.map(lambda a: a[0], path)))
+    state, opening = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, jax.tree.map(lambda a: a[0], path)))
     if config.piece:
         part = empty_path(problem, config, algorithm, state, config.piece)
         state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
@@ -172,14 +170,15 @@ def advance(
     """Go on until `stop` steps are done."""
 
     def chunk(carry: tuple[Batch, Path]) -> tuple[Batch, Path]:
-        (seeds, state, before, kept, t0), path = carry
+        batch, path = carry
+        t0, kept = batch.t, batch.recorder
         count = jnp.minimum(config.chunk, stop - t0)
-        state, path = take_chunk(problem, algorithm, config, t0, count, seeds, state, path)
-        seen = measure(problem, config.average, known_costs(config, t0), before, path, t0, count)
-        stats = updated(before, seen)
-        kept = record(problem, config.known, schedule.record_steps, kept, before, seen, path)
-        kept = kept._replace(saved=save(schedule.bounds, stats, kept.saved, seen))
-        return Batch(seeds, state, stats, kept, t0 + count), path
+        state, path = take_chunk(problem, algorithm, config, t0, count, batch, path)
+        seen = measure(problem, config.average, known_costs(config, t0), kept.stats, path, t0, count)
+        stats = updated(kept.stats, seen)
+        records, row = record(problem, config, schedule.record_steps, kept, seen, path)
+        saved = save(schedule.bounds, stats, kept.saved, seen)
+        return Batch(batch.seed, state, Recorder(stats, records, saved, row), t0 + count), path
 
     start = batch, empty_path(problem, config, algorithm, batch.state, config.chunk)
     return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, start)[0]

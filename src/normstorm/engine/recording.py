@@ -117,8 +117,9 @@ class Path(NamedTuple):
 
 
 class Recorder(NamedTuple):
-    """What is kept of single steps, for a batch of seeds; `row` is the next row of the records."""
+    """Everything that is kept, for a batch of seeds; `row` is the next row of the records."""
 
+    stats: RunningStats
     records: Records
     saved: SavedIterates
     row: jax.Array
@@ -210,44 +211,44 @@ def updated(stats: RunningStats, seen: Measured) -> RunningStats:
     )
 
 
-def record(
-    problem: Any,
-    known: tuple[bool, bool, bool],
-    steps: jax.Array,
-    recorder: Recorder,
-    before: RunningStats,
-    seen: Measured,
-    path: Path,
-) -> Recorder:
-    """Write a row for every recorded step of the chunk: `known` tells of means, exact gradients and values."""
-    average, exact, valued = known
+def recorded(
+    problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path, gradient: Tree | None = None
+) -> tuple[jax.Array, ...]:
+    """The row of step t, with the statistics after it; `path` is that step's, and `gradient` grad F at its point."""
+    point = path.x if path.point is None else path.point
+    value = grad_norm = error = mean = jnp.full_like(now.best, jnp.nan)
+    if config.valued:
+        value = jax.vmap(problem.value)(point)
+    if config.exact:
+        at_point = jax.vmap(problem.full_grad)(point) if gradient is None else gradient
+        at_iterate = at_point if path.point is None else jax.vmap(problem.full_grad)(path.x)
+        grad_norm = jax.vmap(norm)(at_point)
+        error = jax.vmap(norm)(jax.tree.map(jnp.subtract, path.m, at_iterate))
+    if config.average:
+        mean = (now.total - now.lost) / t
+    known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, value, error))
+    return *(v.astype(now.best.dtype) for v in known), now.cost, now.carry
 
-    def entries(place: Any) -> tuple[jax.Array, ...]:
-        x, m, point = (jax.tree.map(lambda a: a[place], tree) for tree in (path.x, path.m, seen.point))
-        now = _added(before, _sums(seen, place))
-        value = grad_norm = error = mean = jnp.full_like(before.best, jnp.nan)
-        if valued:
-            value = jax.vmap(problem.value)(point)
-        if exact:
-            at_point = jax.vmap(problem.full_grad)(point) if seen.gradient is None else _at(seen.gradient, place)
-            gradient = at_point if path.point is None else jax.vmap(problem.full_grad)(x)
-            grad_norm = jax.vmap(norm)(at_point)
-            error = jax.vmap(norm)(jax.tree.map(jnp.subtract, m, gradient))
-        if average:
-            mean = (now.total - now.lost) / (seen.t0 + 1 + place)
-        found = (jnp.where(seen.alive[place], v, jnp.nan) for v in (grad_norm, mean, value, error))
-        return *(v.astype(before.best.dtype) for v in found), now.cost, now.carry
+
+def record(
+    problem: Any, config: Any, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path
+) -> tuple[Records, jax.Array]:
+    """Write a row for every recorded step of the chunk."""
+    before = recorder.stats
 
     def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
         records, row = carry
-        rows = entries(steps[row] - 1 - seen.t0)
+        place = steps[row] - 1 - seen.t0
+        now, here = _added(before, _sums(seen, place)), _at(path, place)
+        gradient = None if seen.gradient is None else _at(seen.gradient, place)
+        rows = recorded(problem, config, steps[row], now, seen.alive[place], here, gradient)
         put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
         return Records(*(put(table, entry) for table, entry in zip(records, rows, strict=True))), row + 1
 
     end = seen.t0 + seen.count
     start = recorder.records, recorder.row
-    records, row = jax.lax.while_loop(lambda carry: steps[carry[1]] <= end, write, start)
-    return recorder._replace(records=records, row=row)
+    written: tuple[Records, jax.Array] = jax.lax.while_loop(lambda carry: steps[carry[1]] <= end, write, start)
+    return written
 
 
 def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured) -> SavedIterates:

@@ -20,7 +20,7 @@ from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
 from . import checkpoint as storage
-from .execution import prepare, widths
+from .execution import platform, prepare, start, widths
 from .loop import Batch
 from .results import Trace
 
@@ -56,7 +56,7 @@ def run(
     average         False: grad F is asked at recorded steps only, and mean and minimum over all steps are not known
     width           seeds of a batch, one of the machine's width classes; if not given, that of the checkpoint, or the
                     one that suits the number of seeds. `Trace.width` says which it was
-    threads         batches of seeds run at once; the number of usable cores if not given
+    threads         batches of seeds run at once; the number of usable cores if not given, one on a GPU
     progress        called as progress(done, steps) after every `progress_steps` steps, rounded up to whole chunks;
                     after about half a second if not given
     checkpoint      resumed if it exists, written every `checkpoint_seconds`, when interrupted and at the end
@@ -72,15 +72,15 @@ def run(
         _whole(name, value)
     if progress_steps is not None:
         _whole("progress_steps", progress_steps)
-    threads = cores() if threads is None else _whole("threads", threads)
+    usual = cores() if platform() == "cpu" else 1
+    threads = usual if threads is None else _whole("threads", threads)
     width = _width(width, checkpoint)
     check_problem("run", problem, x)
-    kept = {"records": int(records), "candidates": int(candidates)}
+    kept: dict[str, Any] = {"records": int(records), "candidates": int(candidates)}
     average = validate.flag("run", "average", average)
-    execution = prepare(problem, algorithm, x, int(steps), todo, width=width, average=average, **kept)
+    prepared = partial(prepare, problem, algorithm, x, int(steps), todo, width=width, average=average, **kept)
+    execution, batches = start(prepared, x)
     identity = {} if checkpoint is None else {**execution.identity(x), "fingerprint": fingerprint}
-    batches = execution.begin(x)
-    batches[0] = execution.advance(0, batches[0])  # compiles, once for all threads
     with ThreadPoolExecutor(threads) as pool:
         spread = map if threads == 1 else partial(_spread, pool)
         batches = _resume(checkpoint, identity, batches) or batches

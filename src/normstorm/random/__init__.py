@@ -106,7 +106,8 @@ THREEFRY = define_prng_impl(
 
 def seed_words(seeds: Sequence[int]) -> np.ndarray:
     """One row (high, low) of 32-bit words for every seed."""
-    return np.array([(s >> 32, s & 0xFFFFFFFF) for s in seeds], np.uint32).reshape(len(seeds), 2)
+    whole = np.array(seeds, np.uint64)
+    return np.stack([whole >> np.uint64(32), whole & np.uint64(0xFFFFFFFF)], axis=1).astype(np.uint32)
 
 
 def step_key(seed: jax.Array, step: Any) -> jax.Array:
@@ -240,7 +241,7 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     """
     pairs = -(-normals // 2)
     if dtype == "float32" and keys.shape[1] % GPU_KEYS == 0 and jax.default_backend() == "gpu":
-        return _rows_on_gpu(keys, pairs, uniforms)[: uniforms + normals]
+        return _rows_on_gpu(keys, normals, uniforms)
 
     def pair(count: Any) -> tuple[jax.Array, jax.Array]:
         word = _counted(keys, count)
@@ -264,9 +265,13 @@ def _counted(keys: jax.Array, count: Any) -> Any:
     return _drawn((keys[0], keys[1]), (U32(0), jnp.asarray(count, jnp.uint32)))
 
 
-def _rows_on_gpu(keys: jax.Array, pairs: int, uniforms: int) -> jax.Array:
-    """The same by one kernel, which writes both members of a pair."""
+def _rows_on_gpu(keys: jax.Array, normals: int, uniforms: int) -> jax.Array:
+    """The same by one kernel, which writes both members of a pair, and of the last one only the first if one is enough.
+
+    What is not written need not be cut off, which would take a copy.
+    """
     pl, triton = pallas()
+    pairs, whole = -(-normals // 2), normals // 2
 
     def kernel(keys: Any, rows: Any) -> None:
         here = pl.ds(pl.program_id(0) * GPU_KEYS, GPU_KEYS)
@@ -279,16 +284,19 @@ def _rows_on_gpu(keys: jax.Array, pairs: int, uniforms: int) -> jax.Array:
         def write_uniform(i: Any, _: Any) -> None:
             rows[i, here] = _below_one(*two_words(pairs + i), "float32")
 
-        def write_pair(i: Any, _: Any) -> None:
+        def both(i: Any) -> tuple[jax.Array, jax.Array]:
             first, angle = two_words(i)
-            sine, cosine = _pair(_radius(_open_interval(first, "float32")), angle)
-            rows[uniforms + i, here] = sine
-            rows[uniforms + pairs + i, here] = cosine
+            return _pair(_radius(_open_interval(first, "float32")), angle)
+
+        def write_pair(i: Any, _: Any) -> None:
+            rows[uniforms + i, here], rows[uniforms + pairs + i, here] = both(i)
 
         lax.fori_loop(0, uniforms, write_uniform, None)
-        lax.fori_loop(0, pairs, write_pair, None)
+        lax.fori_loop(0, whole, write_pair, None)
+        if whole < pairs:
+            rows[uniforms + whole, here] = both(whole)[0]
 
-    shape = abstract((2 * pairs + uniforms, keys.shape[1]), jnp.float32)
+    shape = abstract((uniforms + normals, keys.shape[1]), jnp.float32)
     grid, options = (keys.shape[1] // GPU_KEYS,), triton.CompilerParams(num_warps=1, num_stages=1)
     rows: jax.Array = pl.pallas_call(kernel, shape, grid=grid, compiler_params=options, name="normals")(keys)
     return rows

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -56,14 +56,3 @@ def bind(equation: Any, values: Iterable[Any]) -> list[Any]:
     """The operation as it stands."""
     results = equation.primitive.bind(*values, **equation.params)
     return list(results) if equation.primitive.multiple_results else [results]
-
-
-def primitives(jaxpr: Any) -> Iterator[str]:
-    """Names of all operations of a traced function, also of those inside others."""
-    for equation in jaxpr.eqns:
-        yield equation.primitive.name
-        for value in equation.params.values():
-            for part in value if isinstance(value, (tuple, list)) else (value,):
-                inner = getattr(part, "jaxpr", part)
-                if hasattr(inner, "eqns"):
-                    yield from primitives(inner)

@@ -241,6 +241,10 @@ class _Moves:
         return parts.transpose(equation.params["permutation"])
 
     @staticmethod
+    def optimization_barrier(equation: Any, *parts: Parts) -> list[Parts]:
+        return list(parts)
+
+    @staticmethod
     def rev(equation: Any, parts: Parts) -> Parts:
         return np.flip(parts, equation.params["dimensions"])
 

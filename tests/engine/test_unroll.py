@@ -1,4 +1,4 @@
-"""The two ways of carrying out a seed's function for many lanes agree with jax.vmap."""
+"""A function of one seed, written out number by number for many lanes, agrees with jax.vmap."""
 
 from functools import partial
 
@@ -6,10 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from normstorm.engine.lanes import _notable
-from normstorm.engine.lanes_last import over_lanes
 
-from normstorm._shared.jax_internals import lengthened
 from normstorm.engine.gpu import unroll
 
 LANES = 8
@@ -61,13 +58,6 @@ def expected(function, numbers):
     return jax.jit(jax.vmap(function, in_axes=-1, out_axes=-1))(*numbers)
 
 
-@pytest.mark.parametrize("zero", [None, jnp.int32(0)])
-@pytest.mark.parametrize("function", [*PLAIN, looping])
-def test_lanes_last(function, numbers, zero):
-    found = jax.jit(lambda *numbers: over_lanes(function, *numbers, zero=zero))(*numbers)
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-14), found, expected(function, numbers))
-
-
 def written_out(function, numbers, *common):
     """By `unroll`, inside a compiled function; results as arrays with the lanes on the last axis."""
 
@@ -96,7 +86,6 @@ def test_rows_of_a_shared_table(numbers, dtype):
 
     table = jnp.asarray(TABLE)
     exact = expected(partial(function, table), numbers)
-    jax.tree.map(np.testing.assert_allclose, jax.jit(partial(over_lanes, partial(function, table)))(*numbers), exact)
     stored = unroll.Stored(table, lambda i: table[i])
     jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-6), written_out(function, numbers, stored), exact)
 
@@ -121,21 +110,3 @@ def test_equal_numbers_are_computed_once(numbers):
     finally:
         unroll._Writer.count = whole
     assert sum(counted) == 4
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_lengthened_numbers_keep_their_bits(dtype):
-    values = np.array([0.0, -0.0, 1.5, -3e-39, np.inf, -np.inf, np.nan, -np.nan], dtype)
-    same = jax.jit(lengthened)(values, jnp.int32(0))
-    assert np.asarray(same).tobytes() == values.tobytes()
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_what_is_notable(dtype):
-    size, g, best = np.array([2.0, 3.0], dtype), np.array([0.0, 1.0], dtype), np.array([2.0, 0.5], dtype)
-    assert not _notable(size, g, best)
-    assert _notable(size, g, np.array([2.0, np.inf], dtype))
-    assert _notable(np.array([2.0, 0.0], dtype), g, best)
-    for odd in (np.inf, np.nan, -np.nan):
-        assert _notable(np.array([odd, 3.0], dtype), g, best)
-        assert _notable(size, np.array([0.0, odd], dtype), best)
