@@ -68,12 +68,7 @@ def cell(name: str, K: int, k: int, seeds: int, seconds: float, turns: int) -> d
     rates: dict[str, float] = {}
     for _ in range(turns):
         for who, work in (("plain", plain), ("engine", engine)):
-            rate = (
-                seeds
-                * steps
-                / spent(lambda work=work: jax.tree.leaves(work(steps) if work is plain else work(steps).cost))
-            )
-            rates[who] = max(rates.get(who, 0.0), rate)
+            rates[who] = max(rates.get(who, 0.0), seeds * steps / spent(work, steps))
     row = {"problem": name, "seeds": seeds, "K": K, "k": k, "width": width, "steps": steps, "rates": rates}
     return row | {"ratio": rates["engine"] / rates["plain"], "first_call": first["engine"] / first["plain"]}
 

@@ -57,6 +57,7 @@ LIMITS = {
     "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**29, rows=2**30),
 }
 LONGEST_CHUNK = 256
+COUNTED = 2**19  # numbers of a batch's x up to which a GPU waits longer for the host than for its memory
 CHIP_OVERHEAD, CHIP_ROOM, CHIP_CHUNK = 4096, 3 * 2**30, 512  # on chip: in seeds, bytes of samples, steps
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 
@@ -310,9 +311,10 @@ def prepare(
     width = width_class(len(seeds), _size(x), rows or 1) if given is None else given
     chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), rows or 1, costs)
     held, on_gpu = () if fixed else problem, platform() == "gpu"
+    counted = on_gpu and width * _size(x) <= COUNTED
     piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
     # A finite sum's exact gradient is dear, and cheaper for many points at once; others share work with the step.
-    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece, on_gpu)
+    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece, counted)
     if on_gpu and chip and (given is None or given % on_chip.WARP == 0):
         config = _on_chip(problem, algorithm, config, x, form, samples, given or _chip_width(len(seeds)))
     schedule = record_schedule(steps, records, candidates)
