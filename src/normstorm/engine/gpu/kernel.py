@@ -71,7 +71,7 @@ def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, f
             return filled(leaf.shape, lambda _: vector.astype(leaf.dtype))
 
         common = jax.tree.map(lambda leaf: Stored(leaf, lambda _: vector.astype(jnp.result_type(leaf))), given)
-        apply(step, (common, 2), (jax.tree.map(parts, form), jax.tree.map(parts, samples)))
+        apply(step, (common, jnp.asarray(2, jnp.int32)), (jax.tree.map(parts, form), jax.tree.map(parts, samples)))
 
     try:
         jax.eval_shape(trial, abstract((WARP,), jnp.float32))
