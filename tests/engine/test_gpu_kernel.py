@@ -44,7 +44,7 @@ def on_gpu(monkeypatch):
         monkeypatch.setattr(run_module, "prepare", prepare)
         monkeypatch.setattr(execution, "platform", lambda: "gpu")
         monkeypatch.setattr(execution, "WIDTHS", {"gpu": (1, width)})
-        monkeypatch.setattr(execution, "_chip_width", lambda seeds: width)
+        monkeypatch.setattr(kernel, "LEAST_WIDTH", width)
 
     return settings
 
@@ -115,7 +115,7 @@ def test_seeds_that_diverge_stay_where_they_did(average, on_gpu):
 def test_alone_in_a_crowd_and_in_pieces(on_gpu, monkeypatch):
     """70 seeds make two batches; chunks have 64 steps, so the run ends inside one."""
     on_gpu()
-    monkeypatch.setattr(execution, "CHIP_CHUNK", 64)
+    monkeypatch.setattr(kernel, "LONGEST_CHUNK", 64)
     crowd = go("quartic", STORM, seeds=range(70), steps=150)
     assert_equal(crowd, go("quartic", STORM, seeds=[66], steps=150), 66, 0)
     assert_equal(crowd, go("quartic", STORM, seeds=[66], steps=150, progress_steps=64), 66, 0)
@@ -125,7 +125,7 @@ def test_alone_in_a_crowd_and_in_pieces(on_gpu, monkeypatch):
 
 def test_resumed_in_the_middle(on_gpu, tmp_path, monkeypatch):
     on_gpu()
-    monkeypatch.setattr(execution, "CHIP_CHUNK", 64)
+    monkeypatch.setattr(kernel, "LONGEST_CHUNK", 64)
     whole, path = go("quartic", STORM, steps=150), tmp_path / "run"
 
     def stop(done, _):

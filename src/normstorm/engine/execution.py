@@ -54,11 +54,9 @@ class Limits(NamedTuple):
 
 LIMITS = {
     "cpu": Limits(overhead=128, near=2**15, columns=256, room=2**20, rows=2**22),
-    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**29, rows=2**30),
+    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**26, rows=2**30),
 }
 LONGEST_CHUNK = 256
-COUNTED = 2**19  # numbers of a batch's x up to which a GPU waits longer for the host than for its memory
-CHIP_OVERHEAD, CHIP_ROOM, CHIP_CHUNK = 4096, 3 * 2**30, 512  # on chip: in seeds, bytes of samples, steps
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
@@ -114,7 +112,7 @@ def _size(tree: Tree) -> int:
 
 
 def _bytes(tree: Tree) -> int:
-    return sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(tree))
+    return sum(math.prod(jnp.shape(leaf)) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(tree))
 
 
 def width_class(seeds: int, numbers: int, rows: int = 1) -> int:
@@ -127,10 +125,6 @@ def width_class(seeds: int, numbers: int, rows: int = 1) -> int:
     possible = [small, *(w for w in others if w * numbers <= limits.near)]
     each = numbers if platform() == "cpu" else numbers * (1 + rows // 32)
     return min(possible, key=lambda w: -(-seeds // w) * (limits.overhead + w * each))
-
-
-def _chip_width(seeds: int) -> int:
-    return min((w for w in widths() if w >= 1024), key=lambda w: -(-seeds // w) * (CHIP_OVERHEAD + w))
 
 
 def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[State, Tree, tuple[int, int] | None]:
@@ -311,12 +305,11 @@ def prepare(
     width = width_class(len(seeds), _size(x), rows or 1) if given is None else given
     chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), rows or 1, costs)
     held, on_gpu = () if fixed else problem, platform() == "gpu"
-    counted = on_gpu and width * _size(x) <= COUNTED
     piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
     # A finite sum's exact gradient is dear, and cheaper for many points at once; others share work with the step.
-    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece, counted)
-    if on_gpu and chip and (given is None or given % on_chip.WARP == 0):
-        config = _on_chip(problem, algorithm, config, x, form, samples, given or _chip_width(len(seeds)))
+    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece, on_gpu)
+    if on_gpu and chip:
+        config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)
     return Execution(
@@ -342,20 +335,10 @@ def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> in
 
     On a GPU there is no such difference.
     """
-    largest = max(width * leaf.dtype.itemsize * math.prod(leaf.shape) for leaf in of_seeds)
-    if platform() == "gpu" or largest > SMALL or any(jnp.asarray(leaf).nbytes > SMALL for leaf in shared):
+    largest = max(width * _bytes(leaf) for leaf in of_seeds)
+    if platform() == "gpu" or max(largest, *map(_bytes, shared), 0) > SMALL:
         return 0
     return min(chunk, 1 << int(math.log2(SMALL // largest)))
-
-
-def _on_chip(
-    problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree, width: int
-) -> ExecutionConfig:
-    """The same as one kernel of a GPU, if it fits there."""
-    if not on_chip.fits(problem, algorithm, config, x, form, samples):
-        return config
-    steps = min(CHIP_CHUNK, CHIP_ROOM // (width * max(1, _bytes(samples))), _cheap(config.costs))
-    return config._replace(width=width, chunk=_power_of_two(steps), counted=False, on_chip=True)
 
 
 def _cheap(costs: tuple[int, int] | None) -> int:

@@ -32,6 +32,8 @@ from .unroll import Parts, Stored, UnrollError, apply, filled
 Tree = Any
 WARP = 32  # seeds of one program
 REGISTERS = 400  # 32-bit words of state up to which a thread keeps it at hand; beyond 255 some go to nearby memory
+OVERHEAD, ROOM, LONGEST_CHUNK = 4096, 3 * 2**30, 512  # of a call in seeds, bytes of a chunk's samples, and its steps
+LEAST_WIDTH = 1024  # seeds that a GPU takes on chip in hardly more time than one
 PRELOADED = 64  # numbers of a shared array that are read once, before the loop; larger ones are read where needed
 
 
@@ -57,6 +59,28 @@ class Taken(NamedTuple):
     point: Tree
     size: Any
     grad_norm: Any
+
+
+def configured(
+    problem: Any,
+    algorithm: Algorithm,
+    config: ExecutionConfig,
+    x: Tree,
+    form: State,
+    samples: Tree,
+    seeds: int,
+    width: int | None,
+    widths: tuple[int, ...],
+) -> ExecutionConfig:
+    """The same on chip, if it fits there; `width` is one that was asked for."""
+    if width is None:
+        width = min((w for w in widths if w >= LEAST_WIDTH), key=lambda w: -(-seeds // w) * (OVERHEAD + w))
+    if width % WARP or not fits(problem, algorithm, config, x, form, samples):
+        return config
+    drawn = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(samples))
+    cheap = 2**31 // max(config.costs) if config.costs else LONGEST_CHUNK  # costs are added in 32-bit words
+    steps = max(1, min(LONGEST_CHUNK, ROOM // (width * max(1, drawn)), cheap))
+    return config._replace(width=width, chunk=1 << int(math.log2(steps)), counted=False, on_chip=True)
 
 
 def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree) -> bool:
