@@ -54,7 +54,7 @@ class Limits(NamedTuple):
 
 LIMITS = {
     "cpu": Limits(overhead=128, near=2**15, columns=256, room=2**20, rows=2**22),
-    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**26, rows=2**30),
+    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**31, rows=2**30),
 }
 LONGEST_CHUNK = 256
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
