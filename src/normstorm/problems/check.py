@@ -41,16 +41,17 @@ OFF = 0.05
 WORDS = np.array([1, 2], np.uint32)  # of a key
 
 _fine: weakref.WeakValueDictionary[tuple[Any, ...], Any] = weakref.WeakValueDictionary()  # by identity and form of x
+_fine_forms: set[tuple[Any, ...]] = set()  # of problems that JAX knows: class, structure, forms of numbers, form of x
 
 
 def check_problem(who: str, problem: Any, x: Tree) -> None:
     """Raise a ValueError of one sentence if samples, gradients or values are not what a run needs.
 
     Errors inside the problem's own functions pass as they are, unless x is of another form than the problem's start.
-    An object that has passed is not looked at again.
+    An object that has passed is not looked at again, nor is another one of its class that differs in numbers alone.
     """
-    known = (id(problem), _form(x))
-    if _fine.get(known) is problem:
+    known, alike = (id(problem), _form(x)), _alike(problem, x)
+    if _fine.get(known) is problem or alike in _fine_forms:
         return
     try:
         first = _asked_once(problem, x, 1)
@@ -64,8 +65,23 @@ def check_problem(who: str, problem: Any, x: Tree) -> None:
         raise ValueError(f"{who}: x0 must {words}") from error
     if _has(problem, "full_grad") and not _proven(problem):
         _mean(who, problem, x, _numbers(first.jaxpr))
-    if hasattr(problem, "__weakref__"):
+    if alike is not None:
+        _fine_forms.add(alike)
+    elif hasattr(problem, "__weakref__"):
         _fine[known] = problem
+
+
+def _alike(problem: Any, x: Tree) -> tuple[Any, ...] | None:
+    """What problems have in common that are one program; None if JAX does not know the class, or it cannot be kept."""
+    if jax.tree_util.all_leaves([problem]):
+        return None
+    leaves, structure = jax.tree.flatten(problem)
+    found = type(problem), structure, tuple((jnp.shape(a), str(jnp.result_type(a))) for a in leaves), _form(x)
+    try:
+        hash(found)
+    except TypeError:
+        return None
+    return found
 
 
 def as_point(who: str, x0: Tree, problem: Any = None) -> Tree:
