@@ -37,7 +37,7 @@ def child(checkpoint: str) -> None:
 
     problem = get("exp-quad")
     algorithm = normalized_storm(alpha=0.02, eta=1e-3, K=2, k=1)
-    often = {"chunk": STEPS // 60, "checkpoint": checkpoint, "checkpoint_seconds": 0.0}
+    often = {"progress_steps": STEPS // 60, "checkpoint": checkpoint, "checkpoint_seconds": 0.0}
     trace = run(problem, algorithm, problem.start(), STEPS, SEEDS, **often)
     digest = hashlib.sha256()
     for leaf in jax.tree.leaves(asdict(trace)):
