@@ -1,11 +1,12 @@
 """Settings and fixtures shared by all tests."""
 
 import gc
+import hashlib
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -20,16 +21,25 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Workers and commands of one session compile a program once; every session begins with nothing."""
+    """A program is compiled once for all workers, commands and sessions while sources and versions stay the same."""
     gc.set_threshold(20_000, 20)  # compiled programs are many objects that stay: looking through them takes long
     if CACHE not in os.environ:
-        config.own_cache = os.environ[CACHE] = tempfile.mkdtemp(prefix="normstorm-")
+        os.environ[CACHE] = str(_cache())
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    if hasattr(config, "own_cache"):
-        shutil.rmtree(config.own_cache, ignore_errors=True)
+def _cache() -> Path:
+    """A folder of the environment, named after what programs depend on; those of other sources are removed."""
+    root = Path(__file__).parents[1]
+    content = hashlib.sha256(f"{sys.version} {version('jax')} {version('jaxlib')}".encode())
+    for file in sorted((root / "src").rglob("*.py")):
+        content.update(file.read_bytes())
+    folder = Path(sys.prefix) / "compilation-cache" / content.hexdigest()[:16]
+    for other in folder.parent.glob("*"):
+        if other != folder:
+            shutil.rmtree(other, ignore_errors=True)
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
 
 
 DOUBLE = {"algorithms", "engine", "problems", "random"}  # folders whose tests run in double precision
