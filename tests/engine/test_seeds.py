@@ -268,7 +268,7 @@ def test_precision_of_the_caller_reaches_the_threads() -> None:
         ({"seeds": None}, "run: seeds must be an integer in [1, 1073741824]; got seeds=None"),
         ({"seeds": 1.5}, "run: seeds must be an integer in [1, 1073741824]; got seeds=1.5"),
         ({"progress_steps": 0}, "run: progress_steps must be an integer in [1, 1073741824]; got progress_steps=0"),
-        ({"width": 7}, "run: width must be one of 1, 8, 32, 128, or None; got width=7"),
+        ({"width": 7}, "run: width must be one of 1, 8, 32, 128, 512, or None; got width=7"),
         ({"x0": jnp.arange(3)}, "run: x0 must be float32 or float64 in all its leaves; got int32"),
         ({"x0": {}}, "run: x0 must be float32 or float64 in all its leaves; got no leaves"),
         ({"x0": "a"}, "run: x0 must be float32 or float64 in all its leaves; got str"),

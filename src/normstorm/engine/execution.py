@@ -33,31 +33,38 @@ from .results import Pick, Trace
 
 Tree = Any
 # Seeds of a batch: the width classes. A GPU's are a little above round numbers of seeds, and made of whole warps.
-WIDTHS = {"cpu": (1, 8, 32, 128), "gpu": (1, 32, 256, 1024, 10_240, 102_400)}
+WIDTHS = {"cpu": (1, 8, 32, 128, 512), "gpu": (1, 32, 256, 1024, 10_240, 102_400)}
 
 
 class Limits(NamedTuple):
     """Where a machine's batches and chunks end.
 
     overhead  what a step costs beside its arithmetic, in numbers of x
-    near      numbers of a batch's x up to which several seeds share a batch: more would leave a core's cache
+    near      bytes of a batch's x, or of its samples of a step, up to which several seeds share it: more would leave
+              the core's nearest memory;   table   and of its products with all rows of a problem
+    alone     bytes of a step's samples up to which one seed goes in long chunks
     columns   samples, and exact gradients, that are asked at once, about
     room      bytes of a chunk's samples and iterates;   rows   and of all its points' products with a problem's rows
     """
 
     overhead: int
     near: int
+    table: int
+    alone: int
     columns: int
     room: int
     rows: int
 
 
 LIMITS = {
-    "cpu": Limits(overhead=128, near=2**15, columns=256, room=2**20, rows=2**22),
-    "gpu": Limits(overhead=2**21, near=2**23, columns=2**24, room=2**31, rows=2**30),
+    "cpu": Limits(overhead=128, near=3 * 2**14, table=2**18, alone=2**11, columns=256, room=2**20, rows=2**22),
+    "gpu": Limits(overhead=2**21, near=2**26, table=2**62, alone=2**62, columns=2**24, room=2**31, rows=2**30),
 }
 LONGEST_CHUNK = 256
+SHORT_CHUNK = 8  # if samples are drawn in the step
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
+FEW = 192  # bytes of a step's samples that are small beside the rest of it
+MANY = 256  # rows of a table up to which a step gathers them faster in 512-bit registers
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
 
@@ -93,7 +100,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         return go(problem, algorithm, config, stop, schedule, batch)
 
     # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
-    options = {"xla_cpu_prefer_vector_width": 512} if jax.default_backend() == "cpu" else {}
+    options = {"xla_cpu_prefer_vector_width": 512} if config.wide and jax.default_backend() == "cpu" else {}
     return jax.jit(steps, compiler_options=options)
 
 
@@ -115,14 +122,15 @@ def _bytes(tree: Tree) -> int:
     return sum(math.prod(jnp.shape(leaf)) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(tree))
 
 
-def width_class(seeds: int, numbers: int, rows: int = 1) -> int:
+def width_class(seeds: int, numbers: int, rows: int, largest: int) -> int:
     """The width of batches for so many seeds: the one that costs least, about.
 
-    x has so many numbers; the problem's rows matter on a GPU, where seeds that are not there cost as much as others.
+    x has so many numbers, the problem so many rows, and the larger of x and a step's samples so many bytes. Rows matter
+    on a GPU, too, where seeds that are not there cost as much as others.
     """
     limits = LIMITS[platform()]
     small, *others = widths()
-    possible = [small, *(w for w in others if w * numbers <= limits.near)]
+    possible = [small, *(w for w in others if w * largest <= limits.near and 8 * w * rows <= limits.table)]
     each = numbers if platform() == "cpu" else numbers * (1 + rows // 32)
     return min(possible, key=lambda w: -(-seeds // w) * (limits.overhead + w * each))
 
@@ -301,13 +309,28 @@ def prepare(
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
-    rows, given = validate.integer(getattr(problem, "size", None)), width
-    width = width_class(len(seeds), _size(x), rows or 1) if given is None else given
-    chunk = _chunk(width, max(_bytes(samples), 3 * _bytes(x)), rows or 1, costs)
-    held, on_gpu = () if fixed else problem, platform() == "gpu"
-    piece = _piece(chunk, width, jax.tree.leaves((form, samples)), jax.tree.leaves((held, algorithm)))
-    # A finite sum's exact gradient is dear, and cheaper for many points at once; others share work with the step.
-    config = ExecutionConfig(width, chunk, average and exact, rows is None, exact, valued, costs, piece, on_gpu)
+    rows, given, on_gpu = validate.integer(getattr(problem, "size", None)), width, platform() == "gpu"
+    drawn, shared = _bytes(samples), jax.tree.leaves((() if fixed else problem, algorithm))
+    width = width_class(len(seeds), _size(x), rows or 1, max(drawn, _bytes(x))) if given is None else given
+    # One seed's samples are drawn for many steps at once, except where that would make the pieces of a chunk too small.
+    short = not on_gpu and (width > 1 or drawn > LIMITS["cpu"].alone)
+    ahead = on_gpu or not (short or FEW < drawn <= SMALL)
+    chunk = SHORT_CHUNK if short else _chunk(width, max(drawn, 3 * _bytes(x)), rows or 1, costs)
+    of_seeds = jax.tree.leaves((form, samples if ahead else ()))
+    config = ExecutionConfig(
+        width,
+        chunk,
+        ahead=ahead,
+        cut=short,
+        average=average and exact,
+        in_step=short or rows is None,
+        exact=exact,
+        valued=valued,
+        costs=costs,
+        piece=0 if short else _piece(chunk, width, of_seeds, shared),
+        counted=on_gpu,
+        wide=rows is None or _size(samples) <= MANY,
+    )
     if on_gpu and chip:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
     schedule = record_schedule(steps, records, candidates)

@@ -1,7 +1,7 @@
 """The loop: a batch of seeds goes from chunk to chunk of steps, in one compiled program for every horizon.
 
-    draw      the samples of a whole chunk, of all seeds at once
-    step      one after the other; x_t and m_t are written down
+    draw      samples: of every step in the step, or of a whole chunk ahead of it where that pays
+    step      one after the other; x_t, m_t and ||m_t|| are written down
     measure   what was written down, for the whole chunk at once (see `recording`)
 
 A batch has one of a few widths, and every seed of a width goes through the same program of the same shapes. So its
@@ -37,7 +37,9 @@ class ExecutionConfig(NamedTuple):
     """The program's fixed sizes.
 
     width    seeds of a batch
-    chunk    steps whose samples are drawn, and whose iterates are measured, at once
+    chunk    steps whose iterates are measured at once
+    ahead    whether the samples of a chunk are drawn at once, too: a few seeds alone would not fill a register
+    cut      whether chunks end at recorded steps, so that m_t need not be written down for them
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     in_step  whether it is then asked in the step, which may share work with it; else of the whole chunk at once
     exact    whether the problem knows grad F;   valued   whether it knows F
@@ -46,10 +48,13 @@ class ExecutionConfig(NamedTuple):
     counted  whether a chunk always takes all its steps, and undoes those that do not count: a GPU, which waits for the
              host wherever it has to ask, then need not ask
     on_chip  whether the loop over steps is one kernel of a GPU
+    wide     whether a CPU's 512-bit registers are used
     """
 
     width: int
     chunk: int
+    ahead: bool
+    cut: bool
     average: bool
     in_step: bool
     exact: bool
@@ -58,6 +63,7 @@ class ExecutionConfig(NamedTuple):
     piece: int = 0
     counted: bool = False
     on_chip: bool = False
+    wide: bool = False
 
 
 class Batch(NamedTuple):
@@ -69,7 +75,7 @@ class Batch(NamedTuple):
     t: jax.Array
 
 
-def draw(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax.Array, t: Any) -> Tree:
+def draw_chunk(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax.Array, t: Any) -> Tree:
     """The samples of steps t + 1, t + 2, ... of a chunk, (steps, seeds, ...): a function of seed and step alone."""
     C, W = config.chunk, config.width
     step = jnp.repeat(t + 1 + jnp.arange(C, dtype=jnp.int32), W)
@@ -83,52 +89,54 @@ def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state:
     another = point is not state.x_prev
     known = norm(problem.full_grad(point)) if config.average and config.in_step else None
     asked = None if config.costs else jnp.asarray(cost, jnp.uint32)
-    return Path(state.x_prev, state.m, point if another else None, known, asked)
+    m = None if config.cut else state.m
+    return Path(state.x_prev, m, norm(state.m), point if another else None, known, asked)
 
 
 def _put(table: Tree, row: Tree, i: Any) -> Tree:
     return jax.tree.map(lambda a, new: jax.lax.dynamic_update_slice_in_dim(a, new, i, 0), table, row)
 
 
-def empty_path(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, steps: int) -> Path:
-    """Room for so many steps."""
-    row = jax.eval_shape(jax.vmap(lambda state: path_row(problem, config, algorithm, state, 0)), state)
-    room: Path = jax.tree.map(lambda a: jnp.zeros((steps, *a.shape), a.dtype), row)
-    return room
+def begin(problem: Any, algorithm: Algorithm, config: ExecutionConfig, stop: Any, batch: Batch) -> tuple[State, Path]:
+    """Step 1, if it was not taken yet: it is written down as the first of its chunk, and so it is of every other."""
+
+    def first(seed: jax.Array, x: Tree) -> tuple[State, Path]:
+        state, cost = algorithm.first(problem, x, algorithm.draw(problem, step_key(seed, 1)))
+        return state, path_row(problem, config, algorithm, state, cost)
+
+    form = jax.eval_shape(jax.vmap(first), batch.seed, batch.state.x)[1]
+    empty = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), form)
+    state, row = jax.lax.cond(
+        (batch.t == 0) & (stop > 0), lambda: jax.vmap(first)(batch.seed, batch.state.x), lambda: (batch.state, empty)
+    )
+    path = jax.tree.map(lambda a: jnp.zeros((config.chunk, *a.shape), a.dtype).at[0].set(a), row)
+    return state, path
 
 
 def take_chunk(
-    problem: Any,
-    algorithm: Algorithm,
-    config: ExecutionConfig,
-    t0: Any,
-    count: Any,
-    batch: Batch,
-    path: Path,
+    problem: Any, algorithm: Algorithm, config: ExecutionConfig, t0: Any, count: Any, batch: Batch, path: Path
 ) -> tuple[State, Path]:
-    """`count` steps after step t0.
+    """`count` steps after step t0, step 1 apart, which was taken by `begin`.
 
     Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
     else looks for operations to do at the same time, which takes longer than they do.
     """
-    samples = draw(problem, algorithm, config, batch.seed, t0)
-
-    def noted(state: State, cost: Any) -> tuple[State, Path]:
-        return state, path_row(problem, config, algorithm, state, cost)
-
-    def begin() -> tuple[State, Path]:
-        first = jax.tree.map(lambda s: s[0], samples)
-        begun: tuple[State, Path] = jax.vmap(lambda x, s: noted(*algorithm.first(problem, x, s)))(batch.state.x, first)
-        return begun
+    ahead = draw_chunk(problem, algorithm, config, batch.seed, t0) if config.ahead else None
 
     def steps(samples: Tree, start: Any, low: Any, high: Any, state: State, path: Path) -> tuple[State, Path]:
         """Steps low .. high - 1 of `samples`, whose first one is step `start` of the chunk."""
 
         def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
             state, path = carry
-            now = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
             t = t0 + 1 + start + i
-            moved, row = jax.vmap(lambda state, s: noted(*algorithm.step(problem, state, s, t)))(state, now)
+
+            def one(seed: jax.Array, state: State, drawn: Tree) -> tuple[State, Path]:
+                drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, t))
+                after, cost = algorithm.step(problem, state, drawn, t)
+                return after, path_row(problem, config, algorithm, after, cost)
+
+            drawn = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
+            moved, row = jax.vmap(one)(batch.seed, state, drawn)
             if config.counted:
                 moved = jax.tree.map(lambda new, old: jnp.where((low <= i) & (i < high), new, old), moved, state)
             return moved, _put(path, jax.tree.map(lambda a: a[None], row), i)
@@ -140,20 +148,21 @@ def take_chunk(
     def piece(j: Any, carry: tuple[State, Path, Path]) -> tuple[State, Path, Path]:
         state, path, part = carry
         start = j * config.piece
-        few = jax.tree.map(lambda s: jax.lax.dynamic_slice_in_dim(s, start, config.piece, 0), samples)
+        few = jax.tree.map(lambda s: jax.lax.dynamic_slice_in_dim(s, start, config.piece, 0), ahead)
         low, high = jnp.maximum(first - start, 0), jnp.minimum(count - start, config.piece)
         state, part = steps(few, start, low, high, state, part)
         return state, _put(path, part, start), part
 
     first = jnp.where(t0 == 0, 1, 0)
-    state, opening = jax.lax.cond(t0 == 0, begin, lambda: (batch.state, jax.tree.map(lambda a: a[0], path)))
-    if config.piece:
-        part = empty_path(problem, config, algorithm, state, config.piece)
-        state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
-    else:
-        state, path = steps(samples, 0, first, count, state, path)
-    head = jax.tree.map(lambda new, a: jnp.where(t0 == 0, new, a[0])[None], opening, path)
-    return state, _put(path, head, 0)
+    if config.counted:
+        state, taken = steps(ahead, 0, first, count, batch.state, path)
+        head = jax.tree.map(lambda old, new: jnp.where(t0 == 0, old[:1], new[:1]), path, taken)
+        return state, _put(taken, head, 0)
+    if not config.piece:
+        return steps(ahead, 0, first, count, batch.state, path)
+    part = jax.tree.map(lambda a: a[: config.piece], path)
+    state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (batch.state, path, part))
+    return state, path
 
 
 def known_costs(config: ExecutionConfig, t0: Any) -> jax.Array | None:
@@ -172,13 +181,15 @@ def advance(
     def chunk(carry: tuple[Batch, Path]) -> tuple[Batch, Path]:
         batch, path = carry
         t0, kept = batch.t, batch.recorder
-        count = jnp.minimum(config.chunk, stop - t0)
+        end = jnp.minimum(t0 - t0 % config.chunk + config.chunk, stop)
+        end = jnp.minimum(end, schedule.record_steps[kept.row]) if config.cut else end
+        count = end - t0
         state, path = take_chunk(problem, algorithm, config, t0, count, batch, path)
         seen = measure(problem, config.average, known_costs(config, t0), kept.stats, path, t0, count)
         stats = updated(kept.stats, seen)
-        records, row = record(problem, config, schedule.record_steps, kept, seen, path)
+        records, row = record(problem, config, schedule.record_steps, kept, seen, path, state.m)
         saved = save(schedule.bounds, stats, kept.saved, seen)
-        return Batch(batch.seed, state, Recorder(stats, records, saved, row), t0 + count), path
+        return Batch(batch.seed, state, Recorder(stats, records, saved, row), end), path
 
-    start = batch, empty_path(problem, config, algorithm, batch.state, config.chunk)
-    return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, start)[0]
+    state, path = begin(problem, algorithm, config, stop, batch)
+    return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, (batch._replace(state=state), path))[0]

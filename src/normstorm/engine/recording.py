@@ -6,6 +6,7 @@ are much cheaper than one by one, and nothing of this is on the way of the next 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -17,6 +18,7 @@ from normstorm.algorithms.geometries import norm
 from normstorm.random import seed_words, threefry
 
 Tree = Any
+FEW = 16  # steps
 NEVER = np.iinfo(np.int32).max  # a step that does not come
 
 
@@ -103,14 +105,16 @@ class SavedIterates(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What the loop wrote down of a chunk of steps, (steps, seeds, ...).
+    """What the loop wrote down of a chunk of steps, (steps, seeds, ...): x_t and ||m_t||.
 
+    m is m_t, if chunks do not end at recorded steps, the only ones that need it;
     point is what the algorithm hands out at step t, if that is another point than its iterate x_t; grad_norm is
     ||grad F|| there, if it was asked in the step; cost is what the step asked, if that is not known beforehand.
     """
 
     x: Tree
-    m: Tree
+    m: Tree | None
+    size: jax.Array
     point: Tree | None
     grad_norm: jax.Array | None
     cost: jax.Array | None
@@ -152,8 +156,25 @@ def over_points(function: Any, *trees: Tree) -> Tree:
 
 
 def take_steps(tree: Tree, place: jax.Array) -> Tree:
-    """Of every seed what stands at its own place, (steps, seeds, ...) -> (seeds, ...)."""
-    return jax.tree.map(lambda a: a[place, jnp.arange(place.size)], tree)
+    """Of every seed what stands at its own place, (steps, seeds, ...) -> (seeds, ...).
+
+    Among few steps a sum in which all others are zero: it runs along memory, and picking number by number does not.
+    """
+
+    def take(a: jax.Array) -> jax.Array:
+        if a.shape[0] > FEW:
+            return a[place, jnp.arange(place.size)]
+        here = jnp.arange(a.shape[0])[:, None] == place
+        return jnp.sum(jnp.where(here.reshape(*here.shape, *(1,) * (a.ndim - 2)), a, 0), 0, dtype=a.dtype)
+
+    return jax.tree.map(take, tree)
+
+
+def select_any(which: jax.Array, new: Callable[[], Tree], old: Tree) -> Tree:
+    """Seed by seed; on a CPU `new` is not computed for none, a GPU would wait for the answer."""
+    if jax.default_backend() != "cpu":
+        return select(which, new(), old)
+    return jax.lax.cond(jnp.any(which), lambda: select(which, new(), old), lambda: old)
 
 
 def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
@@ -164,13 +185,13 @@ def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
 def measure(problem: Any, average: bool, costs: Any, stats: RunningStats, path: Path, t0: Any, count: Any) -> Measured:
     """Norms of a chunk, and which of its steps count; `costs` are those of the steps, if they are known beforehand."""
     point = path.x if path.point is None else path.point
-    size = over_points(norm, path.m)
+    size = path.size
     gradient = over_points(problem.full_grad, point) if average and path.grad_norm is None else None
     grad_norm: Any = size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
     step = jnp.arange(size.shape[0], dtype=jnp.int32)[:, None]
     finite = jnp.isfinite(size) & jnp.isfinite(grad_norm)
-    bad = ~finite & (step < count)
-    stop = jnp.where(jnp.any(bad, 0), jnp.argmax(bad, 0).astype(jnp.int32), jnp.asarray(count - 1, jnp.int32))
+    last = jnp.asarray(count - 1, jnp.int32)
+    stop = jnp.min(jnp.where(finite | (step > last), last, step), 0)
     asked = (step <= stop) & (stats.diverged == 0)
     each: Any = path.cost if costs is None else costs[:, None]
     costs = jnp.where(asked, each, jnp.uint32(0))
@@ -196,18 +217,19 @@ def updated(stats: RunningStats, seen: Measured) -> RunningStats:
     infinite = jnp.asarray(jnp.inf, seen.size.dtype)
     least = jnp.min(jnp.where(seen.alive, seen.grad_norm, infinite), 0)
     sizes = jnp.where(seen.alive, seen.size, infinite)
-    place = jnp.argmin(sizes, 0).astype(jnp.int32)
     smallest = jnp.min(sizes, 0)
+    step = jnp.arange(sizes.shape[0], dtype=jnp.int32)[:, None]
+    place = jnp.min(jnp.where(sizes == smallest, step, seen.stop), 0)
     better = smallest < stats.best
-    fell = (stats.diverged == 0) & ~take_steps(seen.alive, seen.stop)
+    fell = jnp.any(seen.asked & ~seen.alive, 0)
     added = _added(stats, _sums(seen))
     return added._replace(
         least=jnp.minimum(stats.least, least),
         diverged=jnp.where(fell, seen.t0 + 1 + seen.stop, stats.diverged),
-        halt=select(fell, take_steps(seen.point, seen.stop), stats.halt),
+        halt=select_any(fell, lambda: take_steps(seen.point, seen.stop), stats.halt),
         best=jnp.where(better, smallest, stats.best),
         best_step=jnp.where(better, seen.t0 + 1 + place, stats.best_step),
-        best_x=select(better, take_steps(seen.point, place), stats.best_x),
+        best_x=select_any(better, lambda: take_steps(seen.point, place), stats.best_x),
     )
 
 
@@ -231,15 +253,16 @@ def recorded(
 
 
 def record(
-    problem: Any, config: Any, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path
+    problem: Any, config: Any, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path, m: Tree
 ) -> tuple[Records, jax.Array]:
-    """Write a row for every recorded step of the chunk."""
+    """Write a row for every recorded step of the chunk; m is that of its last step."""
     before = recorder.stats
 
     def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
         records, row = carry
         place = steps[row] - 1 - seen.t0
         now, here = _added(before, _sums(seen, place)), _at(path, place)
+        here = here._replace(m=m) if here.m is None else here
         gradient = None if seen.gradient is None else _at(seen.gradient, place)
         rows = recorded(problem, config, steps[row], now, seen.alive[place], here, gradient)
         put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)

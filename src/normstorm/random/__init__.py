@@ -53,21 +53,19 @@ def words(key: jax.Array, shape: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     if size >= 2**32:
         raise ValueError(f"words: shape must have fewer than 2**32 elements; got shape={tuple(shape)}")
     low = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    return _once((key[0], key[1]), (jnp.zeros_like(low), low))
+    return _halves(_drawn(key, (U32(0), low)))
 
 
-def _once(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
-    """`threefry`, computed once whoever uses it."""
-    return _halves(_drawn(key, counter))
+def _drawn(key: jax.Array, counter: tuple[Any, Any]) -> Any:
+    """The two words of `threefry`, computed once: in one word of 64 bits if there are such words, else as a pair.
 
-
-def _drawn(key: tuple[Any, Any], counter: tuple[Any, Any]) -> Any:
-    """The two words of `threefry`, computed once: in one word of 64 bits if there are such words, else as a pair."""
+    The key comes whole, (2, ...): whatever is cut out of it elsewhere is another operation of every step.
+    """
     if jax.default_backend() != "cpu":
-        return threefry(key, counter)
+        return threefry((key[0], key[1]), counter)
     if jnp.zeros(()).dtype != np.float64:
-        return tuple(apart(lambda k, c, i=i: threefry(k, c)[i], key, counter) for i in range(2))
-    return apart(lambda key, counter: _pack(*threefry(key, counter)), key, counter)
+        return tuple(apart(lambda k, c, i=i: threefry((k[0], k[1]), c)[i], key, counter) for i in range(2))
+    return apart(lambda key, counter: _pack(*threefry((key[0], key[1]), counter)), key, counter)
 
 
 def _halves(word: Any) -> tuple[jax.Array, jax.Array]:
@@ -89,7 +87,7 @@ def _split(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def _fold_in(key: jax.Array, data: Any) -> jax.Array:
     high, low = _seed(data)
-    return jnp.stack(_once((key[0], key[1]), (high, low)))
+    return jnp.stack(_halves(_drawn(key, (high, low))))
 
 
 def _bits(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
@@ -251,18 +249,18 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     def uniform(count: Any) -> jax.Array:
         return _below_one(*_halves(_counted(keys, count)), dtype)
 
-    counts = jnp.arange(pairs + uniforms, dtype=jnp.uint32)[:, None]
+    counts = np.arange(pairs + uniforms, dtype=np.uint32)[:, None]
     sine, cosine = pair(counts[:pairs])
     return jnp.concatenate([uniform(counts[pairs:]), sine, cosine[: normals - pairs]])
 
 
 def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
-    return _index(size, _halves(_counted(keys, jnp.arange(count, dtype=jnp.uint32)[:, None]))[0])
+    return _index(size, _halves(_counted(keys, np.arange(count, dtype=np.uint32)[:, None]))[0])
 
 
 def _counted(keys: jax.Array, count: Any) -> Any:
     """The words of a counter, for every key."""
-    return _drawn((keys[0], keys[1]), (U32(0), jnp.asarray(count, jnp.uint32)))
+    return _drawn(keys, (U32(0), jnp.asarray(count, jnp.uint32)))
 
 
 def _rows_on_gpu(keys: jax.Array, normals: int, uniforms: int) -> jax.Array:

@@ -136,7 +136,7 @@ def advance(
         t = carry[-1]
         t0 = t - t % config.chunk
         end = jnp.minimum(t0 + config.chunk, stop)
-        drawn = loop.draw(problem, algorithm, config, batch.seed, t0)
+        drawn = loop.draw_chunk(problem, algorithm, config, batch.seed, t0)
         # As rows of numbers, (..., steps, seeds), which is how they are drawn.
         samples = jax.tree.map(lambda a: jnp.moveaxis(a, (0, 1), (-2, -1)), drawn)
 
