@@ -27,6 +27,7 @@ from plain_loop import plain_loop
 
 from normstorm.algorithms import normalized_storm
 from normstorm.engine import run
+from normstorm.engine.execution import program
 from normstorm.problems import registry
 from normstorm.random import seed_words
 from normstorm.theory import plan
@@ -57,6 +58,8 @@ def cell(name: str, K: int, k: int, seeds: int, seconds: float, turns: int) -> d
     def engine(steps: int) -> Any:
         return run(problem, algorithm, x0, steps, seeds, threads=1).mean_grad_norm
 
+    jax.clear_caches()  # what another cell compiled must not make this one's first call cheap
+    program.cache_clear()
     first = {"plain": spent(plain, FEW), "engine": spent(engine, FEW)}
     _, (total, *_) = plain(FEW)
     np.testing.assert_allclose(engine(FEW), np.asarray(total) / FEW, rtol=1e-6)

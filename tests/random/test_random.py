@@ -144,3 +144,12 @@ def test_single_and_double_precision_draw_the_same() -> None:
     drawn = jax.jit(lambda k: [numbers(k, 99, 50, dtype) for dtype in ("float32", "float64")])(key)
     for single, double in zip(*drawn, strict=True):
         np.testing.assert_allclose(single, double, rtol=0, atol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "draw", [lambda key: numbers(key, 3, 2), lambda key: index(key, (4,), 9), lambda key: jax.random.bits(key, (3,))]
+)
+def test_nothing_is_captured(draw) -> None:
+    """JAX 0.11 refuses arrays that a function with its own vmap has captured, in a `cond` of a batch."""
+    key = jax.random.wrap_key_data(jnp.zeros(2, jnp.uint32), impl=THREEFRY)
+    assert not jax.make_jaxpr(draw)(key).consts

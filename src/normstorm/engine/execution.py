@@ -42,26 +42,23 @@ class Limits(NamedTuple):
     overhead  what a step costs beside its arithmetic, in numbers of x
     near      bytes of a batch's x, or of its samples of a step, up to which several seeds share it: more would leave
               the core's nearest memory;   table   and of its products with all rows of a problem
-    alone     bytes of a step's samples up to which one seed goes in long chunks
-    columns   samples, and exact gradients, that are asked at once, about
-    room      bytes of a chunk's samples and iterates;   rows   and of all its points' products with a problem's rows
+    chunk     steps of a chunk;   room   and bytes of its iterates;   products   and of its points with a problem's rows
     """
 
     overhead: int
     near: int
     table: int
-    alone: int
-    columns: int
+    chunk: int
     room: int
-    rows: int
+    products: int
 
 
 LIMITS = {
-    "cpu": Limits(overhead=128, near=3 * 2**14, table=2**18, alone=2**11, columns=256, room=2**20, rows=2**22),
-    "gpu": Limits(overhead=2**21, near=2**26, table=2**62, alone=2**62, columns=2**24, room=2**31, rows=2**30),
+    "cpu": Limits(overhead=128, near=3 * 2**14, table=2**18, chunk=8, room=2**20, products=2**22),
+    "gpu": Limits(overhead=2**21, near=2**26, table=2**62, chunk=256, room=2**31, products=2**30),
 }
-LONGEST_CHUNK = 256
-SHORT_CHUNK = 8  # if samples are drawn in the step
+# One seed on a CPU goes in long chunks, if x and the samples of a step have at most so many bytes.
+ALONE, LONG_CHUNK = 2**11, 256
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 FEW = 192  # bytes of a step's samples that are small beside the rest of it
 MANY = 256  # rows of a table up to which a step gathers them faster in 512-bit registers
@@ -310,24 +307,27 @@ def prepare(
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     rows, given, on_gpu = validate.integer(getattr(problem, "size", None)), width, platform() == "gpu"
-    drawn, shared = _bytes(samples), jax.tree.leaves((() if fixed else problem, algorithm))
-    width = width_class(len(seeds), _size(x), rows or 1, max(drawn, _bytes(x))) if given is None else given
-    # One seed's samples are drawn for many steps at once, except where that would make the pieces of a chunk too small.
-    short = not on_gpu and (width > 1 or drawn > LIMITS["cpu"].alone)
-    ahead = on_gpu or not (short or FEW < drawn <= SMALL)
-    chunk = SHORT_CHUNK if short else _chunk(width, max(drawn, 3 * _bytes(x)), rows or 1, costs)
-    of_seeds = jax.tree.leaves((form, samples if ahead else ()))
+    drawn, largest = _bytes(samples), max(_bytes(samples), _bytes(x))
+    width = width_class(len(seeds), _size(x), rows or 1, largest) if given is None else given
+    alone = width == 1 and largest <= ALONE and not on_gpu
+    # Drawing ahead must not make the pieces of a chunk too small.
+    ahead = on_gpu or (alone and not FEW < drawn <= SMALL)
+    in_step = rows is None or not (on_gpu or alone)
+    chunk = _chunk(
+        alone, width * max(drawn if ahead else 0, 2 * _bytes(x)), width * rows if rows and not in_step else 1, costs
+    )
+    in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
     config = ExecutionConfig(
         width,
         chunk,
         ahead=ahead,
-        cut=short,
+        cut=not alone,
         average=average and exact,
-        in_step=short or rows is None,
+        in_step=in_step,
         exact=exact,
         valued=valued,
         costs=costs,
-        piece=0 if short else _piece(chunk, width, of_seeds, shared),
+        piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
         counted=on_gpu,
         wide=rows is None or _size(samples) <= MANY,
     )
@@ -353,29 +353,18 @@ def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[
     return execution, batches
 
 
-def _piece(chunk: int, width: int, of_seeds: list[Any], shared: list[Any]) -> int:
-    """Steps whose arrays are all small, a power of two; 0 if those of one step are not, or if what seeds share is not.
-
-    On a GPU there is no such difference.
-    """
-    largest = max(width * _bytes(leaf) for leaf in of_seeds)
-    if platform() == "gpu" or max(largest, *map(_bytes, shared), 0) > SMALL:
-        return 0
-    return min(chunk, 1 << int(math.log2(SMALL // largest)))
-
-
-def _cheap(costs: tuple[int, int] | None) -> int:
-    """Steps of a chunk whose costs can be added in 32-bit words."""
-    return 2**31 // max(costs) if costs else LONGEST_CHUNK
+def _piece(chunk: int, largest: int) -> int:
+    """Steps whose arrays are all small, if the largest of one step has so many bytes; 0 if that is too large."""
+    return 0 if largest > SMALL else min(chunk, _power_of_two(SMALL // largest))
 
 
 def _power_of_two(steps: int) -> int:
     return 1 << int(math.log2(max(1, steps)))
 
 
-def _chunk(width: int, bytes_a_step: int, rows: int, costs: tuple[int, int] | None) -> int:
-    """Steps of a chunk, a power of two: enough to ask many samples and gradients at once, few enough to stay near."""
+def _chunk(alone: bool, iterates: int, products: int, costs: tuple[int, int] | None) -> int:
+    """Steps of a chunk, a power of two: few enough to stay near, and that their costs can be added in 32-bit words."""
     limits = LIMITS[platform()]
-    columns = min(limits.columns, limits.rows // (8 * rows)) // width
-    near = limits.room // (width * bytes_a_step) if bytes_a_step else LONGEST_CHUNK
-    return _power_of_two(min(LONGEST_CHUNK, columns, near, _cheap(costs)))
+    longest = LONG_CHUNK if alone else limits.chunk
+    steps = min(longest, limits.room // max(1, iterates), limits.products // (8 * products))
+    return _power_of_two(min(steps, 2**31 // max(costs)) if costs else steps)

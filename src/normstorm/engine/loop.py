@@ -20,15 +20,7 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 from normstorm.random import step_key
 
-from .recording import (
-    Path,
-    Recorder,
-    RecordSchedule,
-    measure,
-    record,
-    save,
-    updated,
-)
+from .recording import Path, Recorder, RecordSchedule, measure, record, save, updated
 
 Tree = Any
 
@@ -45,8 +37,8 @@ class ExecutionConfig(NamedTuple):
     exact    whether the problem knows grad F;   valued   whether it knows F
     costs    sample gradients of the first step and of a later one, if they are known beforehand
     piece    steps that are taken in small arrays, if they fit there; else 0
-    counted  whether a chunk always takes all its steps, and undoes those that do not count: a GPU, which waits for the
-             host wherever it has to ask, then need not ask
+    counted  whether a chunk of full length is a loop of its own, whose steps are known beforehand: a GPU, which waits
+             for the host wherever it has to ask, then need not ask
     on_chip  whether the loop over steps is one kernel of a GPU
     wide     whether a CPU's 512-bit registers are used
     """
@@ -137,12 +129,9 @@ def take_chunk(
 
             drawn = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
             moved, row = jax.vmap(one)(batch.seed, state, drawn)
-            if config.counted:
-                moved = jax.tree.map(lambda new, old: jnp.where((low <= i) & (i < high), new, old), moved, state)
             return moved, _put(path, jax.tree.map(lambda a: a[None], row), i)
 
-        lowest, highest = (0, config.chunk) if config.counted else (low, high)
-        taken: tuple[State, Path] = jax.lax.fori_loop(lowest, highest, step, (state, path))
+        taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
         return taken
 
     def piece(j: Any, carry: tuple[State, Path, Path]) -> tuple[State, Path, Path]:
@@ -155,9 +144,13 @@ def take_chunk(
 
     first = jnp.where(t0 == 0, 1, 0)
     if config.counted:
-        state, taken = steps(ahead, 0, first, count, batch.state, path)
-        head = jax.tree.map(lambda old, new: jnp.where(t0 == 0, old[:1], new[:1]), path, taken)
-        return state, _put(taken, head, 0)
+        whole = count - first == config.chunk
+        taken: tuple[State, Path] = jax.lax.cond(
+            whole,
+            lambda: steps(ahead, 0, 0, config.chunk, batch.state, path),
+            lambda: steps(ahead, 0, first, count, batch.state, path),
+        )
+        return taken
     if not config.piece:
         return steps(ahead, 0, first, count, batch.state, path)
     part = jax.tree.map(lambda a: a[: config.piece], path)

@@ -162,6 +162,8 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
     """
 
     def take(a: jax.Array) -> jax.Array:
+        if place.size == 1:
+            return a[place[0]]
         if a.shape[0] > FEW:
             return a[place, jnp.arange(place.size)]
         here = jnp.arange(a.shape[0])[:, None] == place

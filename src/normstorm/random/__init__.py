@@ -52,20 +52,24 @@ def words(key: jax.Array, shape: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     size = math.prod(shape)
     if size >= 2**32:
         raise ValueError(f"words: shape must have fewer than 2**32 elements; got shape={tuple(shape)}")
-    low = jax.lax.iota(jnp.uint32, size).reshape(shape)
-    return _halves(_drawn(key, (U32(0), low)))
+    return _halves(_drawn(key, lambda: (U32(0), lax.iota(jnp.uint32, size).reshape(shape))))
 
 
-def _drawn(key: jax.Array, counter: tuple[Any, Any]) -> Any:
+def _drawn(key: jax.Array, counter: Callable[..., tuple[Any, Any]], *arguments: Any) -> Any:
     """The two words of `threefry`, computed once: in one word of 64 bits if there are such words, else as a pair.
 
-    The key comes whole, (2, ...): whatever is cut out of it elsewhere is another operation of every step.
+    The key comes whole, (2, ...), and the counter as a function: what is cut out of a key or counted elsewhere would be
+    another operation of every step.
     """
+
+    def both(key: jax.Array, *arguments: Any) -> tuple[jax.Array, jax.Array]:
+        return threefry((key[0], key[1]), counter(*arguments))
+
     if jax.default_backend() != "cpu":
-        return threefry((key[0], key[1]), counter)
+        return both(key, *arguments)
     if jnp.zeros(()).dtype != np.float64:
-        return tuple(apart(lambda k, c, i=i: threefry((k[0], k[1]), c)[i], key, counter) for i in range(2))
-    return apart(lambda key, counter: _pack(*threefry((key[0], key[1]), counter)), key, counter)
+        return tuple(apart(lambda *given, i=i: both(*given)[i], key, *arguments) for i in range(2))
+    return apart(lambda *given: _pack(*both(*given)), key, *arguments)
 
 
 def _halves(word: Any) -> tuple[jax.Array, jax.Array]:
@@ -87,7 +91,7 @@ def _split(key: jax.Array, shape: Sequence[int]) -> jax.Array:
 
 def _fold_in(key: jax.Array, data: Any) -> jax.Array:
     high, low = _seed(data)
-    return jnp.stack(_halves(_drawn(key, (high, low))))
+    return jnp.stack(_halves(_drawn(key, lambda *counter: counter, high, low)))
 
 
 def _bits(key: jax.Array, bit_width: int, shape: Sequence[int]) -> jax.Array:
@@ -241,26 +245,20 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     if dtype == "float32" and keys.shape[1] % GPU_KEYS == 0 and jax.default_backend() == "gpu":
         return _rows_on_gpu(keys, normals, uniforms)
 
-    def pair(count: Any) -> tuple[jax.Array, jax.Array]:
-        word = _counted(keys, count)
-        radius = apart(lambda word: _radius(_open_interval(_halves(word)[0], dtype)), word)
-        return _pair(radius, _halves(word)[1])
-
-    def uniform(count: Any) -> jax.Array:
-        return _below_one(*_halves(_counted(keys, count)), dtype)
-
-    counts = np.arange(pairs + uniforms, dtype=np.uint32)[:, None]
-    sine, cosine = pair(counts[:pairs])
-    return jnp.concatenate([uniform(counts[pairs:]), sine, cosine[: normals - pairs]])
+    word = _counted(keys, 0, pairs)
+    radius = apart(lambda word: _radius(_open_interval(_halves(word)[0], dtype)), word)
+    sine, cosine = _pair(radius, _halves(word)[1])
+    uniform = _below_one(*_halves(_counted(keys, pairs, pairs + uniforms)), dtype)
+    return jnp.concatenate([uniform, sine, cosine[: normals - pairs]])
 
 
 def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
-    return _index(size, _halves(_counted(keys, np.arange(count, dtype=np.uint32)[:, None]))[0])
+    return _index(size, _halves(_counted(keys, 0, count))[0])
 
 
-def _counted(keys: jax.Array, count: Any) -> Any:
-    """The words of a counter, for every key."""
-    return _drawn(keys, (U32(0), jnp.asarray(count, jnp.uint32)))
+def _counted(keys: jax.Array, start: int, stop: int) -> Any:
+    """The words of counters start .. stop - 1, a row for each, for every key."""
+    return _drawn(keys, lambda: (U32(0), jnp.arange(start, stop, dtype=jnp.uint32)[:, None]))
 
 
 def _rows_on_gpu(keys: jax.Array, normals: int, uniforms: int) -> jax.Array:

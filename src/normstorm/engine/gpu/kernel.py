@@ -80,7 +80,7 @@ def configured(
     drawn = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(samples))
     cheap = 2**31 // max(config.costs) if config.costs else LONGEST_CHUNK  # costs are added in 32-bit words
     steps = max(1, min(LONGEST_CHUNK, ROOM // (width * max(1, drawn)), cheap))
-    return config._replace(width=width, chunk=1 << int(math.log2(steps)), counted=False, on_chip=True)
+    return config._replace(width=width, chunk=1 << int(math.log2(steps)), counted=False, cut=False, on_chip=True)
 
 
 def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree) -> bool:
@@ -122,7 +122,7 @@ def advance(
     problem: Any, algorithm: Algorithm, config: ExecutionConfig, stop: Any, schedule: RecordSchedule, batch: Batch
 ) -> Batch:
     """Go on until `stop` steps are done, as `loop.advance` does, which takes the first one."""
-    opening = config._replace(chunk=1, on_chip=False, counted=False)
+    opening = config._replace(chunk=1, on_chip=False)
     batch = loop.advance(problem, algorithm, opening, jnp.minimum(stop, 1), schedule, batch)
     stats, saved = batch.recorder.stats, batch.recorder.saved
     given, step = _written(problem, algorithm, config)
