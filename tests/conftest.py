@@ -21,19 +21,17 @@ CACHE = "JAX_COMPILATION_CACHE_DIR"
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A program is compiled once for all workers, commands and sessions while sources and versions stay the same."""
+    """A program is compiled once for all workers, commands and sessions."""
     gc.set_threshold(20_000, 20)  # compiled programs are many objects that stay: looking through them takes long
     if CACHE not in os.environ:
         os.environ[CACHE] = str(_cache())
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+        os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # what was not used for longest goes first
 
 
 def _cache() -> Path:
-    """A folder of the environment, named after what programs depend on; those of other sources are removed."""
-    root = Path(__file__).parents[1]
+    """A folder of the environment, named after the versions; within it, JAX names a program after its own content."""
     content = hashlib.sha256(f"{sys.version} {version('jax')} {version('jaxlib')}".encode())
-    for file in sorted((root / "src").rglob("*.py")):
-        content.update(file.read_bytes())
     folder = Path(sys.prefix) / "compilation-cache" / content.hexdigest()[:16]
     for other in folder.parent.glob("*"):
         if other != folder:

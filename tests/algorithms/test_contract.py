@@ -12,6 +12,7 @@ import pytest
 import transcriptions as tr
 from contract import BIG, CASES, EXACT, SEED, STEPS, SUMS, X1, B, N, Walk, oracle, problem, walked
 from toy import Metered, Toy
+from transcriptions.cases import ALL
 
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.engine import run
@@ -183,3 +184,8 @@ def test_refusals(name: str, given: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError) as error:
         CATALOGUE[name](**given)
     assert str(error.value) == message
+
+
+def test_every_transcription_has_a_cost_by_the_papers_formula() -> None:
+    used = {case.transcription.__name__ for case in CASES.values()}
+    assert used - {case[0] for case in ALL.values()} == {"page"}  # whose cost is a matter of coins

@@ -43,7 +43,9 @@ def test_no_word_is_missing_or_runs_into_the_next(name: str) -> None:
     row = ROWS[name]
     heads = tuple(f"{word.title()}: " for word in WORDS)
     for word in WORDS:
-        assert row[word].endswith("."), word
+        assert row[word].endswith("."), (
+            f"the docstring of {name} needs a line '{word.title()}: ...' that ends in a full stop"
+        )
         assert not any(head in row[word] for head in heads), word
 
 

@@ -83,7 +83,8 @@ def test_what_is_asked_is_what_is_answered() -> None:
     """These requests go to the function whole: a field that it does not know is an error, not silence."""
     request = RunRequest(target=1.0)
     assert request.question.keys() | {"problem"} == {field.name for field in fields(request)}
-    assert request.question.keys() <= inspect.signature(minimize).parameters.keys()
+    unknown = request.question.keys() - inspect.signature(minimize).parameters.keys()
+    assert not unknown, "minimize has no argument of this name"
     asked = PlanRequest(horizon=9)
     others = {*CONSTANTS, "constants", "expectation"}
     assert asked.question.keys() | others == {field.name for field in fields(asked)}
@@ -95,9 +96,16 @@ def reads() -> set[str]:
     source = Path(normstorm.__file__).parent
     rooms = [source / "cli", source / "report", source / "lab" / "compare"]
     trees = [ast.parse(file.read_text(encoding="utf-8")) for room in rooms for file in room.rglob("*.py")]
-    found = [node for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
-    owners = [getattr(node.value, "attr", getattr(node.value, "id", None)) for node in found]
-    return {node.attr for node, owner in zip(found, owners, strict=True) if owner in ("request", "call", "self")}
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
+    # Only within these classes is `self` a request or an invocation.
+    own = [part for node in classes if node.name.endswith(("Request", "Invocation")) for part in ast.walk(node)]
+
+    def attributes(places: list[ast.AST], owners: tuple[str, ...]) -> set[str]:
+        found = [node for node in places if isinstance(node, ast.Attribute)]
+        return {n.attr for n in found if getattr(n.value, "attr", getattr(n.value, "id", None)) in owners}
+
+    return attributes(nodes, ("request", "call")) | attributes(own, ("self",))
 
 
 @pytest.mark.parametrize("name", COMMANDS)

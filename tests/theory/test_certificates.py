@@ -10,6 +10,7 @@ shorter than the memory only.
 import math
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ import pytest
 from oracle import mp, mpf
 
 from normstorm.theory import CATALOGUE, Constants, bound
+from normstorm.theory.planner.solver import EXPECTATION_POOL, HIGH_PROBABILITY_POOL
 
 HIGH = [name for name, certificate in CATALOGUE.items() if certificate.kind == "high probability"]
 NUMBERS = ("L0", "L1", "sigma0", "sigma1", "gap", "grad_norm")
@@ -351,3 +353,12 @@ def test_the_free_parameter_is_chosen_well(name):
             others = 10 ** rng.uniform(-6, 4, 3000)
         values = bound(name, c, free=others, **GOOD).value
         assert chosen <= values.min() * (1 + 1e-4) and np.isfinite(chosen)
+
+
+def test_every_certificate_is_in_the_table_and_can_win_or_is_said_not_to() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "theory" / "index.md").read_text(encoding="utf-8")
+    never = " ".join(text.partition("can never win")[2].partition("Among the others")[0].split())
+    for name in CATALOGUE:
+        assert f"| [`{name}`](#certificate-{name.replace('_', '-')}) |" in text, name
+        considered = name in (*HIGH_PROBABILITY_POOL, *EXPECTATION_POOL)
+        assert considered != (f"is at most `{name}`" in never), name

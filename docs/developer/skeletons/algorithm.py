@@ -20,6 +20,7 @@ from normstorm.algorithms.schedules import Constant
 def my_algorithm(*, alpha: float, eta: float, c: float, K: int = 1) -> Algorithm:
     """Softly clipped SGD with momentum: alpha in (0, 1], eta > 0, c > 0, K samples a step.
 
+    Cost: K sample gradients at every step.
     Assumes: what the theorem assumes of F and of the noise.
     Rate: what it promises, "none stated" if nothing.
     Source: authors, "title" (year), the number of the algorithm there.

@@ -25,5 +25,6 @@ def my_certificate(case: Case) -> Bound:
         "first gradient": case.first_noise * case.forgotten(case.T) / case.alpha,
         "noise": (case.T - 1) * A0 / case.alpha,
     }
-    # Infinity where the conditions fail, and rounding up, are the closing lemma's.
+    # Infinity where the conditions fail, and rounding up, are the closing lemma's. At T = 1 this keeps its formula
+    # (docs/theory/setting.md, edge cases), so its oracle begins with `edge()`.
     return close_linear(case, error, A1 / case.alpha)
