@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import math
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -26,7 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from machine import describe
+from machine import describe, one_core_in_double
 from pages import engine_table, publish
 
 from normstorm.algorithms import normalized_storm
@@ -193,9 +192,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-cpu.json")
     given = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    jax.config.update("jax_enable_x64", True)
+    one_core_in_double()
     found, rows = contenders(), []
     for case in CASES:
         turns = measure(case, found, given.repeats)

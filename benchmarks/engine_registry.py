@@ -11,7 +11,6 @@ included. The first call is compilation and all. The averages of both are compar
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import time
 from collections.abc import Callable
@@ -21,7 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from machine import describe
+from machine import describe, one_core_in_double
 from pages import engine_registry_table, publish
 from plain_loop import plain_loop
 
@@ -83,9 +82,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-registry.json")
     given = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    jax.config.update("jax_enable_x64", True)
+    one_core_in_double()
     jax.jit(lambda x: x + 1)(1.0)
     rows = []
     for name in given.only.split(","):

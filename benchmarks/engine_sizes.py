@@ -13,14 +13,13 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
-import os
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import jax
 from engine_registry import spent
-from machine import describe
+from machine import describe, one_core_in_double
 from plain_loop import plain_loop
 
 from normstorm.algorithms import normalized_storm
@@ -69,9 +68,7 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-sizes.json")
     given = parser.parse_args()
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
-    jax.config.update("jax_enable_x64", True)
+    one_core_in_double()
     rows: list[dict[str, Any]] = []
     found: list[str] = []
     for seeds in SEEDS:

@@ -60,8 +60,8 @@ LIMITS = {
 # One seed on a CPU goes in long chunks, if x and the samples of a step have at most so many bytes.
 ALONE, LONG_CHUNK = 2**11, 256
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
-FEW = 192  # bytes of a step's samples that are small beside the rest of it
-MANY = 256  # rows of a table up to which a step gathers them faster in 512-bit registers
+SMALL_SAMPLES = 192  # bytes of a step's samples that hardly count beside the rest of it
+GATHERED = 256  # rows of a table up to which a step gathers them faster in 512-bit registers
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
 
@@ -311,11 +311,10 @@ def prepare(
     width = width_class(len(seeds), _size(x), rows or 1, largest) if given is None else given
     alone = width == 1 and largest <= ALONE and not on_gpu
     # Drawing ahead must not make the pieces of a chunk too small.
-    ahead = on_gpu or (alone and not FEW < drawn <= SMALL)
+    ahead = on_gpu or (alone and not SMALL_SAMPLES < drawn <= SMALL)
     in_step = rows is None or not (on_gpu or alone)
-    chunk = _chunk(
-        alone, width * max(drawn if ahead else 0, 2 * _bytes(x)), width * rows if rows and not in_step else 1, costs
-    )
+    iterates = width * max(drawn if ahead else 0, 2 * _bytes(x))
+    chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
     in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
     config = ExecutionConfig(
         width,
@@ -329,7 +328,7 @@ def prepare(
         costs=costs,
         piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
         counted=on_gpu,
-        wide=rows is None or _size(samples) <= MANY,
+        wide=rows is None or _size(samples) <= GATHERED,
     )
     if on_gpu and chip:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())

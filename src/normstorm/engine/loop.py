@@ -1,7 +1,7 @@
 """The loop: a batch of seeds goes from chunk to chunk of steps, in one compiled program for every horizon.
 
     draw      samples: of every step in the step, or of a whole chunk ahead of it where that pays
-    step      one after the other; x_t, m_t and ||m_t|| are written down
+    step      one after the other; x_t, ||m_t|| and what else is needed are written down
     measure   what was written down, for the whole chunk at once (see `recording`)
 
 A batch has one of a few widths, and every seed of a width goes through the same program of the same shapes. So its
@@ -30,7 +30,7 @@ class ExecutionConfig(NamedTuple):
 
     width    seeds of a batch
     chunk    steps whose iterates are measured at once
-    ahead    whether the samples of a chunk are drawn at once, too: a few seeds alone would not fill a register
+    ahead    whether the samples of a chunk are drawn at once, too: those of one step and seed would not fill a register
     cut      whether chunks end at recorded steps, so that m_t need not be written down for them
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     in_step  whether it is then asked in the step, which may share work with it; else of the whole chunk at once
@@ -90,7 +90,7 @@ def _put(table: Tree, row: Tree, i: Any) -> Tree:
 
 
 def begin(problem: Any, algorithm: Algorithm, config: ExecutionConfig, stop: Any, batch: Batch) -> tuple[State, Path]:
-    """Step 1, if it was not taken yet: it is written down as the first of its chunk, and so it is of every other."""
+    """Step 1, if it was not taken yet, and room for a chunk, in which it is written down as the first."""
 
     def first(seed: jax.Array, x: Tree) -> tuple[State, Path]:
         state, cost = algorithm.first(problem, x, algorithm.draw(problem, step_key(seed, 1)))

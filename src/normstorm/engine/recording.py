@@ -1,7 +1,6 @@
 """What is kept of a run: statistics over all steps, records, and saved iterates.
 
-Steps are measured a chunk at a time, from the iterates that the loop wrote down: exact gradients of many points at once
-are much cheaper than one by one, and nothing of this is on the way of the next step.
+Steps are measured a chunk at a time, from what the loop wrote down of them: less is then to be done in every step.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from normstorm.algorithms.geometries import norm
 from normstorm.random import seed_words, threefry
 
 Tree = Any
-FEW = 16  # steps
+SUMMED = 16  # steps of a chunk up to which one of them is taken by a sum
 NEVER = np.iinfo(np.int32).max  # a step that does not come
 
 
@@ -164,7 +163,7 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
     def take(a: jax.Array) -> jax.Array:
         if place.size == 1:
             return a[place[0]]
-        if a.shape[0] > FEW:
+        if a.shape[0] > SUMMED:
             return a[place, jnp.arange(place.size)]
         here = jnp.arange(a.shape[0])[:, None] == place
         return jnp.sum(jnp.where(here.reshape(*here.shape, *(1,) * (a.ndim - 2)), a, 0), 0, dtype=a.dtype)
