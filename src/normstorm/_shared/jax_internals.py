@@ -6,6 +6,7 @@ The upper bound on JAX in pyproject.toml is there because of this file; a newer 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import jax
@@ -31,6 +32,28 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
 
     with _marks(inlineable="false"):
         return jax.jit(body)(*arguments)
+
+
+def compiler_options(wide: bool, quick: bool) -> dict[str, Any]:
+    """What XLA is asked for on a CPU; an option that it does not know, or no more, is left out.
+
+    wide    512-bit registers, where the machine has them: half as many instructions
+    quick   each operation's program by the older of XLA's two ways to write it, in half the time; what it writes is as
+            good for one seed, and slower for many
+    """
+    if jax.default_backend() != "cpu":
+        return {}
+    asked = {"xla_cpu_prefer_vector_width": (wide, 512), "xla_cpu_use_fusion_emitters": (quick, False)}
+    return {name: value for name, (wanted, value) in asked.items() if wanted and _known(name, value)}
+
+
+@cache
+def _known(option: str, value: Any) -> bool:
+    try:
+        jax.jit(lambda: 0, compiler_options={option: value}).lower().compile()
+    except Exception:
+        return False
+    return True
 
 
 def barrier(tree: Any) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 
 from normstorm._shared import validate
 from normstorm._shared.hashing import content_hash
+from normstorm._shared.jax_internals import compiler_options
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.random import THREEFRY, seed_words
 
@@ -54,7 +55,7 @@ class Limits(NamedTuple):
 
 
 LIMITS = {
-    "cpu": Limits(overhead=128, near=3 * 2**14, table=2**18, chunk=8, room=2**20, products=2**22),
+    "cpu": Limits(overhead=128, near=3 * 2**14, table=2**18, chunk=32, room=2**18, products=2**22),
     "gpu": Limits(overhead=2**21, near=2**26, table=2**62, chunk=256, room=2**31, products=2**30),
 }
 # One seed on a CPU goes in long chunks, if x and the samples of a step have at most so many bytes.
@@ -96,9 +97,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         problem = problem if fixed is None else fixed.problem
         return go(problem, algorithm, config, stop, schedule, batch)
 
-    # Half as many instructions where the machine has 512-bit registers, no change elsewhere.
-    options = {"xla_cpu_prefer_vector_width": 512} if config.wide and jax.default_backend() == "cpu" else {}
-    return jax.jit(steps, compiler_options=options)
+    return jax.jit(steps, compiler_options=compiler_options(wide=config.wide, quick=config.width == 1))
 
 
 def platform() -> str:
@@ -186,7 +185,7 @@ class Execution:
         W, dtype = self.config.width, jax.tree.leaves(x)[0].dtype
 
         def everywhere(value: Any, *before: int) -> Any:
-            return np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value)))
+            return jax.device_put(np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value))))
 
         zero, count, step = np.zeros((), dtype), np.zeros((), np.uint32), np.zeros((), np.int32)
         infinite, table = everywhere(zero + dtype.type(np.inf)), (self.records + 1,)
@@ -197,8 +196,7 @@ class Execution:
         unknown, no_cost = everywhere(zero + dtype.type(np.nan), *table), everywhere(count, *table)
         records: Any = Records(*(unknown,) * 4, *(no_cost,) * 2)
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
-        empty = jax.device_put((state, stats, records, saved))
-        return [self._batch(i, *empty) for i in range(self.batches)]
+        return [self._batch(i, state, stats, records, saved) for i in range(self.batches)]
 
     def _batch(self, i: int, state: State, stats: RunningStats, records: Records, saved: Tree) -> Batch:
         W = self.config.width

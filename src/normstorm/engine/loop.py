@@ -10,6 +10,7 @@ numbers cannot depend on its company, and all trip counts are data: they do not 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -20,7 +21,7 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 from normstorm.random import step_key
 
-from .recording import Path, Recorder, RecordSchedule, measure, record, save, updated
+from .recording import Path, Recorder, RecordSchedule, at_step, measure, record, save, updated
 
 Tree = Any
 
@@ -86,29 +87,22 @@ def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state:
 
 
 def _put(table: Tree, row: Tree, i: Any) -> Tree:
-    return jax.tree.map(lambda a, new: jax.lax.dynamic_update_slice_in_dim(a, new, i, 0), table, row)
+    return jax.tree.map(lambda a, new: jax.lax.dynamic_update_index_in_dim(a, new, i, 0), table, row)
 
 
-def begin(problem: Any, algorithm: Algorithm, config: ExecutionConfig, stop: Any, batch: Batch) -> tuple[State, Path]:
-    """Step 1, if it was not taken yet, and room for a chunk, in which it is written down as the first."""
-
-    def first(seed: jax.Array, x: Tree) -> tuple[State, Path]:
-        state, cost = algorithm.first(problem, x, algorithm.draw(problem, step_key(seed, 1)))
-        return state, path_row(problem, config, algorithm, state, cost)
-
-    form = jax.eval_shape(jax.vmap(first), batch.seed, batch.state.x)[1]
-    empty = jax.tree.map(lambda a: jnp.zeros(a.shape, a.dtype), form)
-    state, row = jax.lax.cond(
-        (batch.t == 0) & (stop > 0), lambda: jax.vmap(first)(batch.seed, batch.state.x), lambda: (batch.state, empty)
-    )
-    path = jax.tree.map(lambda a: jnp.zeros((config.chunk, *a.shape), a.dtype).at[0].set(a), row)
-    return state, path
+def begin(
+    problem: Any, algorithm: Algorithm, config: ExecutionConfig, seed: jax.Array, x: Tree, drawn: Tree
+) -> tuple[State, Path]:
+    """Step 1 of one seed."""
+    drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, 1))
+    state, cost = algorithm.first(problem, x, drawn)
+    return state, path_row(problem, config, algorithm, state, cost)
 
 
 def take_chunk(
     problem: Any, algorithm: Algorithm, config: ExecutionConfig, t0: Any, count: Any, batch: Batch, path: Path
 ) -> tuple[State, Path]:
-    """`count` steps after step t0, step 1 apart, which was taken by `begin`.
+    """`count` steps after step t0.
 
     Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
     else looks for operations to do at the same time, which takes longer than they do.
@@ -127,9 +121,8 @@ def take_chunk(
                 after, cost = algorithm.step(problem, state, drawn, t)
                 return after, path_row(problem, config, algorithm, after, cost)
 
-            drawn = jax.tree.map(lambda s: jax.lax.dynamic_index_in_dim(s, i, 0, keepdims=False), samples)
-            moved, row = jax.vmap(one)(batch.seed, state, drawn)
-            return moved, _put(path, jax.tree.map(lambda a: a[None], row), i)
+            moved, row = jax.vmap(one)(batch.seed, state, at_step(samples, i))
+            return moved, _put(path, row, i)
 
         taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
         return taken
@@ -140,21 +133,28 @@ def take_chunk(
         few = jax.tree.map(lambda s: jax.lax.dynamic_slice_in_dim(s, start, config.piece, 0), ahead)
         low, high = jnp.maximum(first - start, 0), jnp.minimum(count - start, config.piece)
         state, part = steps(few, start, low, high, state, part)
-        return state, _put(path, part, start), part
+        path = jax.tree.map(lambda a, few: jax.lax.dynamic_update_slice_in_dim(a, few, start, 0), path, part)
+        return state, path, part
 
     first = jnp.where(t0 == 0, 1, 0)
+    state, row = jax.lax.cond(
+        t0 == 0,
+        lambda: jax.vmap(partial(begin, problem, algorithm, config))(batch.seed, batch.state.x, at_step(ahead, 0)),
+        lambda: (batch.state, at_step(path, 0)),
+    )
+    path = _put(path, row, 0)
     if config.counted:
         whole = count - first == config.chunk
         taken: tuple[State, Path] = jax.lax.cond(
             whole,
-            lambda: steps(ahead, 0, 0, config.chunk, batch.state, path),
-            lambda: steps(ahead, 0, first, count, batch.state, path),
+            lambda: steps(ahead, 0, 0, config.chunk, state, path),
+            lambda: steps(ahead, 0, first, count, state, path),
         )
         return taken
     if not config.piece:
-        return steps(ahead, 0, first, count, batch.state, path)
+        return steps(ahead, 0, first, count, state, path)
     part = jax.tree.map(lambda a: a[: config.piece], path)
-    state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (batch.state, path, part))
+    state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
     return state, path
 
 
@@ -184,5 +184,7 @@ def advance(
         saved = save(schedule.bounds, stats, kept.saved, seen)
         return Batch(batch.seed, state, Recorder(stats, records, saved, row), end), path
 
-    state, path = begin(problem, algorithm, config, stop, batch)
-    return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, (batch._replace(state=state), path))[0]
+    first = jax.vmap(partial(begin, problem, algorithm, config._replace(ahead=False)))
+    _, row = jax.eval_shape(first, batch.seed, batch.state.x, None)
+    path = jax.tree.map(lambda a: jnp.zeros((config.chunk, *a.shape), a.dtype), row)
+    return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, (batch, path))[0]

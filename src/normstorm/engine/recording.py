@@ -154,6 +154,11 @@ def over_points(function: Any, *trees: Tree) -> Tree:
     return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(*flat))
 
 
+def at_step(tree: Tree, place: Any) -> Tree:
+    """What stands at one place of a chunk, (steps, ...) -> (...)."""
+    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, place, 0, keepdims=False), tree)
+
+
 def take_steps(tree: Tree, place: jax.Array) -> Tree:
     """Of every seed what stands at its own place, (steps, seeds, ...) -> (seeds, ...).
 
@@ -262,9 +267,9 @@ def record(
     def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
         records, row = carry
         place = steps[row] - 1 - seen.t0
-        now, here = _added(before, _sums(seen, place)), _at(path, place)
+        now, here = _added(before, _sums(seen, place)), at_step(path, place)
         here = here._replace(m=m) if here.m is None else here
-        gradient = None if seen.gradient is None else _at(seen.gradient, place)
+        gradient = None if seen.gradient is None else at_step(seen.gradient, place)
         rows = recorded(problem, config, steps[row], now, seen.alive[place], here, gradient)
         put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
         return Records(*(put(table, entry) for table, entry in zip(records, rows, strict=True))), row + 1
@@ -293,7 +298,3 @@ def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Mea
     some = jnp.any((seen.t0 < saved.step) & (saved.step <= end))
     low = stratum(seen.t0 + 1)
     return saved._replace(x=jax.lax.fori_loop(low, jnp.where(some, stratum(end) + 1, low), take, saved.x))
-
-
-def _at(tree: Tree, place: Any) -> Tree:
-    return jax.tree.map(lambda a: a[place], tree)

@@ -27,9 +27,8 @@ from jax import lax
 from jax.lax import bitcast_convert_type
 from numpy.polynomial import Chebyshev, Polynomial
 
-from normstorm._shared.jax_internals import abstract, apart, custom_vmap, define_prng_impl, pallas
+from normstorm._shared.jax_internals import apart, custom_vmap, define_prng_impl
 
-GPU_KEYS = 32  # keys of one program on a GPU
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 U32 = np.uint32
 
@@ -242,9 +241,6 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     What several rows need is computed apart: fused with each of them, it would be computed several times.
     """
     pairs = -(-normals // 2)
-    if dtype == "float32" and keys.shape[1] % GPU_KEYS == 0 and jax.default_backend() == "gpu":
-        return _rows_on_gpu(keys, normals, uniforms)
-
     word = _counted(keys, 0, pairs)
     radius = apart(lambda word: _radius(_open_interval(_halves(word)[0], dtype)), word)
     sine, cosine = _pair(radius, _halves(word)[1])
@@ -259,43 +255,6 @@ def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
 def _counted(keys: jax.Array, start: int, stop: int) -> Any:
     """The words of counters start .. stop - 1, a row for each, for every key."""
     return _drawn(keys, lambda: (U32(0), jnp.arange(start, stop, dtype=jnp.uint32)[:, None]))
-
-
-def _rows_on_gpu(keys: jax.Array, normals: int, uniforms: int) -> jax.Array:
-    """The same by one kernel, which writes both members of a pair, and of the last one only the first if one is enough.
-
-    What is not written need not be cut off, which would take a copy.
-    """
-    pl, triton = pallas()
-    pairs, whole = -(-normals // 2), normals // 2
-
-    def kernel(keys: Any, rows: Any) -> None:
-        here = pl.ds(pl.program_id(0) * GPU_KEYS, GPU_KEYS)
-        key = keys[0, here], keys[1, here]
-
-        def two_words(i: Any) -> tuple[jax.Array, jax.Array]:
-            count = jnp.full((GPU_KEYS,), i, jnp.uint32)
-            return threefry(key, (jnp.zeros_like(count), count))
-
-        def write_uniform(i: Any, _: Any) -> None:
-            rows[i, here] = _below_one(*two_words(pairs + i), "float32")
-
-        def both(i: Any) -> tuple[jax.Array, jax.Array]:
-            first, angle = two_words(i)
-            return _pair(_radius(_open_interval(first, "float32")), angle)
-
-        def write_pair(i: Any, _: Any) -> None:
-            rows[uniforms + i, here], rows[uniforms + pairs + i, here] = both(i)
-
-        lax.fori_loop(0, uniforms, write_uniform, None)
-        lax.fori_loop(0, whole, write_pair, None)
-        if whole < pairs:
-            rows[uniforms + whole, here] = both(whole)[0]
-
-    shape = abstract((uniforms + normals, keys.shape[1]), jnp.float32)
-    grid, options = (keys.shape[1] // GPU_KEYS,), triton.CompilerParams(num_warps=1, num_stages=1)
-    rows: jax.Array = pl.pallas_call(kernel, shape, grid=grid, compiler_params=options, name="normals")(keys)
-    return rows
 
 
 def _pair(radius: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
