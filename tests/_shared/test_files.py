@@ -1,4 +1,4 @@
-"""A file is the old one or the new one, whatever happens on the way."""
+"""A file is the old one or the new one, whatever happens on the way; one that cannot be read is refused."""
 
 import os
 from collections.abc import Callable
@@ -67,3 +67,29 @@ def test_several_writers_do_not_meet(tmp_path: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda text: files.write_atomically(file, text), texts))
     assert file.read_text() in texts and os.listdir(tmp_path) == ["a.txt"]
+
+
+UNREADABLE = {
+    "no.toml": (None, r"readable file; got \S+ \(No such file or directory\)"),
+    "broken.toml": (b"a = ", r"TOML file; got \S+ \(Invalid value .*\)"),
+    "latin.toml": (b"# caf\xe9", r"TOML file; got \S+ \('utf-8' codec .*\)"),
+    "deep.toml": (b"a = " + 5000 * b"[", r"TOML file; got \S+ \(nested too deeply\)"),
+}
+
+
+@pytest.mark.parametrize("name", UNREADABLE)
+def test_what_is_no_toml_file_is_refused_in_one_sentence(tmp_path: Path, name: str) -> None:
+    content, sentence = UNREADABLE[name]
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(ValueError, match=rf"^f: spec must be a {sentence}$"):
+        files.toml_table("f: spec", str(tmp_path / name))
+
+
+def test_other_names_and_a_file_that_is_read(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"^spec must be a readable file; got an empty name \("):
+        files.toml_table("spec", "")
+    with pytest.raises(ValueError, match=rf"^spec must be a readable file; got {tmp_path} \(Is a directory\)$"):
+        files.toml_table("spec", str(tmp_path))
+    (tmp_path / "é.toml").write_text("a = 'é'", encoding="utf-8")
+    assert files.toml_table("spec", str(tmp_path / "é.toml")) == {"a": "é"}

@@ -150,6 +150,22 @@ def test_refusals(run, words: str, sentence: str) -> None:
     assert {path.name for path in Path.cwd().iterdir()} == {*FILES, "folder.html"}
 
 
+NO_TOML = {"no.toml": None, "broken.toml": b"L0 = ", "latin.toml": b"# caf\xe9", "deep.toml": b"L0 = " + 5000 * b"["}
+
+
+@pytest.mark.parametrize("name", [*NO_TOML, "", "."])
+def test_a_file_that_is_no_toml_is_refused_in_the_same_words_everywhere(run, name: str) -> None:
+    if NO_TOML.get(name) is not None:
+        Path(name).write_bytes(NO_TOML[name])
+    said = []
+    for command, option in (("plan", "constants"), ("compare", "spec")):
+        code, out, err = run(command, f"--{option}", name)
+        start = f"normstorm {command}: {option} must be a "
+        assert (code, out, err.count("\n")) == (2, "", 1) and err.startswith(start)
+        said.append(err.removeprefix(start))
+    assert said[0] == said[1] and f"; got {name or 'an empty name'} (" in said[0]
+
+
 def test_missing_constants_are_named(run) -> None:
     code, out, err = run("plan", "--L0", 1, "--sigma0", 1, "--sigma1", 0, "--horizon", 9)
     assert (code, out) == (2, "")

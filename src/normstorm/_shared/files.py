@@ -1,12 +1,14 @@
-"""Files that are whole or not there."""
+"""Files that are whole or not there, and how one that cannot be read is refused."""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import secrets
+import tomllib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 LONGEST_NAME = 240  # bytes; what is written beside the file has up to 15 more
 
@@ -40,6 +42,19 @@ def writable(what: str, path: Path) -> None:
     exists = os.path.exists(path)
     if (exists and not (path.is_file() and os.access(path, os.W_OK))) or not os.access(path.parent, os.W_OK):
         raise ValueError(f"{what} must be a writable file; got {path}")
+
+
+def toml_table(what: str, file: str) -> dict[str, Any]:
+    """What a TOML file holds; whatever keeps it from being read is one sentence."""
+    try:
+        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
+    except OSError as error:
+        shown = file if file else "an empty name"
+        raise ValueError(f"{what} must be a readable file; got {shown} ({error.strerror})") from None
+    except RecursionError:
+        raise ValueError(f"{what} must be a TOML file; got {file} (nested too deeply)") from None
+    except ValueError as error:
+        raise ValueError(f"{what} must be a TOML file; got {file} ({error})") from None
 
 
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:

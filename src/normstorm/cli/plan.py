@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Iterator
 from dataclasses import MISSING, asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
 
+from normstorm._shared import files
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan
 from normstorm.theory.planner.planner import other_rule
@@ -101,15 +101,7 @@ def _answer(request: PlanRequest, chart: str | None) -> tuple[Plan, dict[str, An
 
 
 def _from_file(file: str) -> dict[str, Any]:
-    try:
-        table = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        shown = file if file else "an empty name"
-        raise ValueError(f"constants must be a readable file; got {shown} ({error.strerror})") from None
-    except RecursionError:
-        raise ValueError(f"constants must be a TOML file of numbers; got {file} (nested too deeply)") from None
-    except ValueError as error:
-        raise ValueError(f"constants must be a TOML file; got {file} ({error})") from None
+    table = files.toml_table("constants", file)
     for key, value in table.items():
         if key not in KEYS:
             raise ValueError(f"keys of {file} must be among {', '.join(KEYS)}; got {key}")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import tomllib
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields
-from pathlib import Path
 from typing import Annotated, Any
 
-from normstorm._shared import validate
+from normstorm._shared import files, validate
 
 ALL = "all"
 PROBLEMS = ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad")
@@ -56,7 +54,7 @@ class CompareRequest:
     @classmethod
     def from_file(cls, file: str, options: dict[str, Any]) -> CompareRequest:
         """What a TOML file asks for; options win."""
-        given = _table(file)
+        given = files.toml_table("compare: spec", file)
         cls.from_dict(given)
         kept = {name: value for name, value in given.items() if name.replace("-", "_") not in options}
         return cls.from_dict(kept | options)
@@ -70,18 +68,6 @@ class CompareRequest:
             del values["targets"]
         # TOML's strings, numbers, booleans and lists of them are written as in JSON.
         return "".join(f"{_key(name)} = {json.dumps(value)}\n" for name, value in values.items())
-
-
-def _table(file: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(Path(file).read_text(encoding="utf-8"))
-    except OSError as error:
-        shown = file if file else "an empty name"
-        raise ValueError(f"compare: spec must be a readable file; got {shown} ({error.strerror})") from None
-    except RecursionError:
-        raise ValueError(f"compare: spec must be a TOML file; got {file} (nested too deeply)") from None
-    except ValueError as error:
-        raise ValueError(f"compare: spec must be a TOML file; got {file} ({error})") from None
 
 
 def _key(name: str) -> str:
