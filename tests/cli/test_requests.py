@@ -17,7 +17,8 @@ from normstorm.cli.main import COMMANDS, app
 from normstorm.cli.options import given, parsed, to_whole, with_options
 from normstorm.cli.plan import CONSTANTS, PlanRequest
 from normstorm.report.requests import ReproduceRequest, RunRequest, command, options
-from normstorm.solve import minimize
+from normstorm.solve import certify, minimize
+from normstorm.theory import DEFAULT_CONFIDENCE
 
 PARSERS = typer.main.get_command(app).commands
 SAMPLES = {
@@ -89,6 +90,15 @@ def test_what_is_asked_is_what_is_answered() -> None:
     others = {*CONSTANTS, "constants", "expectation"}
     assert asked.question.keys() | others == {field.name for field in fields(asked)}
     assert asked.question.keys() <= inspect.signature(plan).parameters.keys()
+
+
+def test_there_is_one_default_confidence() -> None:
+    given = [inspect.signature(function).parameters["confidence"].default for function in (plan, certify)]
+    asked = [request.question["confidence"] for request in (RunRequest(target=1.0), PlanRequest(horizon=9))]
+    assert {*given, *asked} == {DEFAULT_CONFIDENCE}
+    for request in (RunRequest, PlanRequest):
+        (said,) = (option.help for option in options(request) if option.name == "confidence")
+        assert f" {DEFAULT_CONFIDENCE} if left out" in said
 
 
 def reads() -> set[str]:

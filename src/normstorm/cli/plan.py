@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from normstorm._shared import files
 from normstorm.theory.constants import Constants
-from normstorm.theory.plan import Plan
+from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan
 from normstorm.theory.planner.planner import other_rule
 from normstorm.theory.planner.planner import plan as make_plan
 
@@ -36,7 +36,7 @@ class PlanRequest:
     target: Annotated[float | None, "Bound to reach, at the least cost."] = None
     horizon: Annotated[int | None, "Number T of iterations."] = None
     budget: Annotated[int | None, "Sample gradients to spend."] = None
-    confidence: Annotated[float | None, "Probability; 0.99 if left out."] = None
+    confidence: Annotated[float | None, f"Probability; {DEFAULT_CONFIDENCE} if left out."] = None
     expectation: Annotated[bool, "Bound the mean."] = False
     rule: Annotated[str, "sharp (if left out) or paper.", "RULE"] = "sharp"
     batch: Annotated[int | None, "Batch K."] = None
@@ -50,7 +50,7 @@ class PlanRequest:
             raise ValueError(f"confidence must be left out with --expectation; got confidence={self.confidence}")
         own = (*CONSTANTS, "constants", "expectation")
         asked = {name: value for name, value in asdict(self).items() if name not in own}
-        return asked | ({} if self.expectation or self.confidence is not None else {"confidence": 0.99})
+        return asked | ({} if self.expectation or self.confidence is not None else {"confidence": DEFAULT_CONFIDENCE})
 
     @property
     def known(self) -> Constants:

@@ -13,6 +13,7 @@ from types import NoneType
 from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 
 from normstorm._shared import validate
+from normstorm.theory.plan import DEFAULT_CONFIDENCE
 
 DEFAULT_PROBLEM, DEFAULT_TARGET, DEFAULT_SEEDS = "dro-regression", 0.1, 32
 MOST_SEEDS, MOST_SAMPLES = 100_000, 10**8
@@ -70,7 +71,7 @@ class RunRequest:
     problem: Annotated[str, "A name, or path/to/file.py:name.", "[PROBLEM]"] = DEFAULT_PROBLEM
     target: Annotated[float | None, "Bound to reach, at the least cost."] = None
     budget: Annotated[int | None, "Sample gradients to spend."] = None
-    confidence: Annotated[float, "Probability; 0.99 if left out."] = 0.99
+    confidence: Annotated[float, f"Probability; {DEFAULT_CONFIDENCE} if left out."] = DEFAULT_CONFIDENCE
     seeds: Annotated[int, f"Independent runs; {DEFAULT_SEEDS} if left out."] = DEFAULT_SEEDS
     choose: Annotated[str, "two-phase, random, smallest or last.", "RULE"] = "two-phase"
     samples: Annotated[int | None, "Fresh samples at each certified point."] = None
