@@ -76,11 +76,6 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
     _keep_names(path.parent)
 
 
-def write(path: Path, content: bytes) -> None:
-    """`write_atomically`, for rooms that do not know it yet."""
-    write_atomically(path, content)
-
-
 def _keep_names(directory: Path) -> None:
     """Wait until the disk knows the new name; where a directory cannot be waited for, the system does it in time."""
     with contextlib.suppress(OSError):

@@ -50,7 +50,7 @@ def checked_path(file: str | Path) -> Path:
 def save(chart: alt.TopLevelMixin, file: str | Path) -> None:
     """Write HTML (self-contained, no network), SVG, PNG or PDF; the file is whole or not there."""
     path = checked_path(file)
-    files.write(path, _rendered(chart, KINDS[path.suffix.lower()]))
+    files.write_atomically(path, _rendered(chart, KINDS[path.suffix.lower()]))
 
 
 def _rendered(chart: alt.TopLevelMixin, kind: Kind) -> bytes:
