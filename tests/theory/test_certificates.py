@@ -8,6 +8,7 @@ shorter than the memory only.
 """
 
 import math
+import re
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -362,3 +363,13 @@ def test_every_certificate_is_in_the_table_and_can_win_or_is_said_not_to() -> No
         assert f"| [`{name}`](#certificate-{name.replace('_', '-')}) |" in text, name
         considered = name in (*HIGH_PROBABILITY_POOL, *EXPECTATION_POOL)
         assert considered != (f"is at most `{name}`" in never), name
+
+
+def test_no_table_forgets_a_certificate() -> None:
+    """The page says of each whether it is monotone in all constants or can decrease, and MONOTONE says the same."""
+    text = (Path(__file__).parents[2] / "docs" / "theory" / "index.md").read_text(encoding="utf-8")
+    section = text.partition("## Larger constants")[2].partition("*Proof")[0]
+    rising, _, falling = (set(re.findall(r"`(\w+)`", part)) for part in section.partition("are non-decreasing in each"))
+    assert rising == set(MONOTONE)
+    assert falling == CATALOGUE.keys() - rising, "named under Larger constants, in MONOTONE too if it is monotone"
+    assert LOOSE.keys() <= CATALOGUE.keys()

@@ -11,7 +11,7 @@ Hessian norm is max(l0, l1 ||grad F||); F* = l0/(2 l1^2). A sample is a sign e a
 import numpy as np
 import pytest
 
-from normstorm.theory import Constants, plan
+from normstorm.theory import CATALOGUE, Constants, plan
 
 RUNS = 300
 DELTA = 0.05
@@ -98,11 +98,18 @@ def test_bound_holds_and_is_near_on_waves(batches):
     assert found.bound < problem.constants().first_gradient
 
 
-@pytest.mark.parametrize("certificate", ["ville2", "lyapunov", "adaptive", "adaptive_tangent", "adaptive_convex"])
-def test_each_certificate_holds_at_its_own_parameters_on_the_valley(certificate):
-    problem = Valley()
-    found = plan(problem.constants(), horizon=1500, confidence=1 - DELTA, certificate=certificate)
-    assert np.all(normalized_storm(problem, found, seed=2) <= found.bound)
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_each_certificate_holds_at_its_own_parameters_on_the_valley(name):
+    """All of the catalogue, so that none is without a simulation; margins as in the tests above and below."""
+    problem, in_expectation = Valley(), CATALOGUE[name].kind == "expectation"
+    level = None if in_expectation else 1 - DELTA
+    found = plan(problem.constants(), horizon=1500, confidence=level, certificate=name)
+    observed = normalized_storm(problem, found, seed=2)
+    assert found.certificate == name
+    if in_expectation:
+        assert observed.mean() + 5 * observed.std() / np.sqrt(RUNS) <= found.bound
+    else:
+        assert np.all(observed <= found.bound)
 
 
 @pytest.mark.parametrize("problem", [Waves(), Valley()], ids=["waves", "valley"])
