@@ -271,6 +271,8 @@ def test_interrupted_with_nothing_to_resume(run, monkeypatch, words: list[str], 
 
 REFUSALS = [
     ("nowhere --target 1", "problem must be path/to/file.py:name or one of dro-regression, "),
+    ("quadratik", "problem must be path/to/file.py:name or one of dro-regression, "),
+    ("quadratik --seeds 0 --target 1 --budget 9", "problem must be path/to/file.py:name or one of dro-regression, "),
     ("no.py:problem --target 1", "problem must name an existing Python file"),
     ("OWN:nothing --target 1", "problem must name something that the file defines"),
     ("OWN:without_constants --target 1", "constants must be given to from_loss"),

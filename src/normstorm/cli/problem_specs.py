@@ -11,13 +11,18 @@ from normstorm.problems import registry, user
 from normstorm.problems.protocol import Problem
 
 
-def find(problem_spec: str) -> tuple[Problem, str]:
-    """The problem, and a description of it."""
-    if problem_spec in registry.PROBLEMS:
-        return registry.get(problem_spec), registry.PROBLEMS[problem_spec].description
-    if ":" not in problem_spec:
+def check_spec(problem_spec: str) -> None:
+    """Refuse what is neither a name of the registry nor a place in a file."""
+    if problem_spec not in registry.PROBLEMS and ":" not in problem_spec:
         known = ", ".join(registry.PROBLEMS)
         raise ValueError(f"problem must be path/to/file.py:name or one of {known}; got problem={problem_spec!r}")
+
+
+def find(problem_spec: str) -> tuple[Problem, str]:
+    """The problem, and a description of it."""
+    check_spec(problem_spec)
+    if problem_spec in registry.PROBLEMS:
+        return registry.get(problem_spec), registry.PROBLEMS[problem_spec].description
     return user.load(problem_spec), f"the problem that {problem_spec} defines"
 
 

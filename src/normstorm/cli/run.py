@@ -54,11 +54,21 @@ def run(params: Params) -> None:
     """
     call = parsed(RunInvocation, params)
     with exit_on_error("run", call.left):
-        request, defaults = RunRequest.from_options(given(RunRequest, params))
+        asked = given(RunRequest, params)
+        if "problem" in asked:
+            _check_name(asked["problem"])
+        request, defaults = RunRequest.from_options(asked)
         found = _solved(request, defaults, call)
     from normstorm.report import terminal
 
     show(found.to_dict, lambda: terminal.run_parts(found), as_json=call.json)
+
+
+def _check_name(problem: str) -> None:
+    """A misspelt name comes before what is missing: who corrects the latter first would only then hear of it."""
+    from . import problem_specs
+
+    problem_specs.check_spec(problem)
 
 
 def _solved(request: RunRequest, defaults: tuple[str, ...], call: RunInvocation) -> RunReport:
