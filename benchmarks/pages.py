@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
+RESULTS = Path(__file__).parent / "results"
 
 
 def fill(page: str, name: str, table: str) -> None:

@@ -1,11 +1,12 @@
 """The pages show the committed figures and nothing else."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from benchmarks import pages
+from benchmarks.torch import pages as torch_pages
 
 ROOT = Path(__file__).parents[1]
 ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
@@ -26,19 +27,12 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:
     report = json.loads((ROOT / "benchmarks" / "results" / f"{file}.json").read_text(encoding="utf-8"))
-    assert between(page, name) == getattr(script("pages"), table)(report)
+    assert between(page, name) == getattr(pages, table)(report)
 
 
 @pytest.mark.parametrize("name", ["torch-memory", "torch-update", "torch-step", "torch-race", "torch-tasks"])
 def test_the_torch_page_shows_the_committed_figures_or_says_that_there_are_none(name: str) -> None:
-    assert between("docs/pytorch.md", name) == script("torch_pages").shown(name)
-
-
-def script(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    assert between("docs/pytorch.md", name) == torch_pages.shown(name)
 
 
 def between(page: str, name: str) -> str:

@@ -1,12 +1,12 @@
 """Steps x seeds per CPU second of Normalized STORM, side by side with NumPy, Numba and an optax loop, on one core.
 
-    python benchmarks/engine.py [--repeats 5] [--out benchmarks/results/engine-cpu.json]
+    python -m benchmarks.engine.cpu [--repeats 5] [--out benchmarks/results/engine-cpu.json]
 
 Quadratic plus quartic with noise that depends on x, K = k = 1, float64; everybody also keeps the running mean and the
 minimum of ||grad F(x_t)||. The contenders take turns; rates and ratios are medians over turns. CPU seconds of this
 process, so that a busy machine matters less; compilation and the seeding of generators are left out. Runs are long;
 what a short one takes is given apart. A contender that is not installed is skipped. One chosen problem: an ablation
-beside `engine_registry`, which has all of them.
+beside `registry`, which has all of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from machine import describe, one_core_in_double
-from pages import engine_table, publish
 
+from benchmarks.machine import describe, one_core_in_double
+from benchmarks.pages import RESULTS, engine_table, publish
 from normstorm.algorithms import normalized_storm
 from normstorm.algorithms.geometries import norm
 from normstorm.engine import run
@@ -190,7 +190,7 @@ def short_run(case: str, repeats: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-cpu.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "engine-cpu.json")
     given = parser.parse_args()
     one_core_in_double()
     found, rows = contenders(), []

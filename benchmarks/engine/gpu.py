@@ -1,6 +1,6 @@
 """Steps x seeds per second of Normalized STORM on a GPU, in single precision, and equality of its two loops.
 
-    python benchmarks/engine_gpu.py [--repeats 3] [--parts speed ordinary ...] [--out results/engine-gpu.json]
+    python -m benchmarks.engine.gpu [--repeats 3] [--parts speed ordinary ...] [--out results/engine-gpu.json]
 
 `speed`: quadratic plus quartic with noise that depends on x, d = 10, K = k = 1. Side by side: `run` with the loop on
 chip, `run` with the ordinary loop, and naive JAX: all seeds in one `fori_loop` over steps that draws, steps, and keeps
@@ -26,8 +26,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from pages import gpu_table, publish
 
+from benchmarks.pages import RESULTS, gpu_table, publish
 from normstorm._shared.pytrees import pytree
 from normstorm.algorithms import Algorithm, normalized_storm
 from normstorm.algorithms.geometries import norm
@@ -273,7 +273,7 @@ def catalogue() -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-gpu.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "engine-gpu.json")
     parser.add_argument("--parts", nargs="*", default=["speed", "ordinary", "identity", "equality", "catalogue"])
     given = parser.parse_args()
     machine = {"device": jax.devices()[0].device_kind, "jax": jax.__version__}

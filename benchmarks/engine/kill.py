@@ -1,6 +1,6 @@
 """Kill a checkpointed run without warning, again and again, resume it, and compare its end bit by bit.
 
-    python benchmarks/kill.py [--kills 20] [--out benchmarks/results/kill.json]
+    python -m benchmarks.engine.kill [--kills 20] [--out benchmarks/results/kill.json]
 
 Each round starts the run in a process of its own, sends SIGKILL after a random time, and starts it again from its
 checkpoint until it has been killed so many times and then ends by itself. The digest of everything that it returns
@@ -20,7 +20,8 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
-from machine import describe
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS
 
 STEPS, SEEDS = 300_000, 16
 
@@ -46,7 +47,9 @@ def child(checkpoint: str) -> None:
 
 
 def start(checkpoint: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, __file__, "--child", str(checkpoint)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [sys.executable, "-m", "benchmarks.engine.kill", "--child", str(checkpoint)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def main() -> None:
@@ -54,7 +57,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child")
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "kill.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "kill.json")
     given = parser.parse_args()
     if given.child:
         child(given.child)

@@ -1,6 +1,6 @@
 """The engine beside the plain loop of `plain_loop`, on every problem of the registry: CPU seconds on one core.
 
-    python benchmarks/engine_registry.py [--only NAME,NAME] [--seconds 0.5] [--turns 3]
+    python -m benchmarks.engine.registry [--only NAME,NAME] [--seconds 0.5] [--turns 3]
         [--out benchmarks/results/engine-registry.json]
 
 For 1, 32 and 1024 seeds, with K = k = 1 and with the batches of the problem's default plan. Both take turns; a rate is
@@ -20,10 +20,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from machine import describe, one_core_in_double
-from pages import engine_registry_table, publish
-from plain_loop import plain_loop
 
+from benchmarks.engine.plain_loop import plain_loop
+from benchmarks.machine import describe, one_core_in_double
+from benchmarks.pages import RESULTS, engine_registry_table, publish
 from normstorm.algorithms import normalized_storm
 from normstorm.engine import run
 from normstorm.engine.execution import program
@@ -80,7 +80,7 @@ def main() -> None:
     parser.add_argument("--only", default=",".join(registry.PROBLEMS))
     parser.add_argument("--seconds", type=float, default=0.5)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-registry.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "engine-registry.json")
     given = parser.parse_args()
     one_core_in_double()
     jax.jit(lambda x: x + 1)(1.0)

@@ -1,6 +1,6 @@
 """Whether the engine's speed has cliffs: CPU time of a step over sizes of the quadratic and over batches, on one core.
 
-    python benchmarks/engine_sizes.py [--seconds 0.1] [--turns 3] [--out benchmarks/results/engine-sizes.json]
+    python -m benchmarks.engine.sizes [--seconds 0.1] [--turns 3] [--out benchmarks/results/engine-sizes.json]
 
 d = 1 ... 20,000 with K = k = 1, and K = 1 ... 64 with d = 10, for 1 and 16 seeds; neighbours differ by a factor of
 about 1.4. The time of a step is the slope between a short and a long run, the least of the turns each. At a neighbour
@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import jax
-from engine_registry import spent
-from machine import describe, one_core_in_double
-from plain_loop import plain_loop
 
+from benchmarks.engine.plain_loop import plain_loop
+from benchmarks.engine.registry import spent
+from benchmarks.machine import describe, one_core_in_double
+from benchmarks.pages import RESULTS
 from normstorm.algorithms import normalized_storm
 from normstorm.engine import run
 from normstorm.problems import registry
@@ -66,7 +67,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=0.1)
     parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "engine-sizes.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "engine-sizes.json")
     given = parser.parse_args()
     one_core_in_double()
     rows: list[dict[str, Any]] = []

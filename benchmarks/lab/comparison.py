@@ -1,6 +1,6 @@
 """Every system side by side: the speed of a comparison, the table of the README, and rates of tuned methods.
 
-    python benchmarks/comparison.py [--only speed|table|slopes] [--threads n]
+    python -m benchmarks.lab.comparison [--only speed|table|slopes] [--threads n]
 
 speed    25 algorithms x 3 problems x 200 seeds x 100,000 sample gradients with default settings: seconds, compilation
          included
@@ -16,14 +16,13 @@ from __future__ import annotations
 import argparse
 import time
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
-from machine import describe
-from pages import choice_table, fill, finals_table, publish, rates_table, speed_line
 
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS, choice_table, fill, finals_table, publish, rates_table, speed_line
 from normstorm._shared.jsonable import jsonable
 from normstorm.engine.run import cores
 from normstorm.lab.compare.board import TUNED, Bench, Board, Row, board
@@ -32,7 +31,6 @@ from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import rows, targets, verdicts
 from normstorm.problems import registry
 
-RESULTS = Path(__file__).parent / "results"
 # Those that run on every vector problem, and SVRG, SAGA and SARAH left out: they need a finite sum.
 QUICK = (
     *("normalized_storm", "momentum_nsgd", "sgd", "momentum_sgd", "normalized_sgd", "nigt", "agnostic_nsgd"),

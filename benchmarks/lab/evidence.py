@@ -1,6 +1,6 @@
 """The evidence behind two claims: bounds that hold and are not far off, and rates that are really seen.
 
-    python benchmarks/evidence.py [--only coverage|slopes] [--problems a,b] [--budget N] [--seeds n] [--threads n]
+    python -m benchmarks.lab.evidence [--only coverage|slopes] [--problems a,b] [--budget N] [--seeds n] [--threads n]
 
 Prints both tables, writes results/coverage.json and results/slopes.json with the date and the kind of machine, and
 puts the tables into docs/evidence.md between their markers. The default scale takes some five minutes on two
@@ -14,22 +14,19 @@ import argparse
 import datetime
 import json
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import jax
-from machine import describe
-from pages import fill
 
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS, fill
 from normstorm.lab.studies import coverage, slopes
 from normstorm.problems import registry
-
-HERE = Path(__file__).parent
 
 
 def study(name: str, scale: dict[str, Any], rows: Iterator[dict[str, Any]], show: Callable[[Any], str]) -> None:
     """Every row carries its own date; a row that was there before and is not measured now is kept."""
-    file, today = HERE / "results" / f"{name}.json", datetime.date.today().isoformat()
+    file, today = RESULTS / f"{name}.json", datetime.date.today().isoformat()
     known = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
     seen = {identity(row): row for row in known.get("rows", ()) if known["scale"] == scale}
     for row in rows:

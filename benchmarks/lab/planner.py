@@ -1,6 +1,6 @@
 """How long planning takes, on one core, and how far the plans are from the paper's.
 
-    python benchmarks/planner.py [--repeats 7] [--out benchmarks/results/planner.json]
+    python -m benchmarks.lab.planner [--repeats 7] [--out benchmarks/results/planner.json]
 
 Prints, for several sets of constants, the median time of a plan for a fixed horizon, for a budget and for a target
 (both over T, K and k), and the paper's bound over ours. CPU seconds of this process, so that a busy machine matters
@@ -16,8 +16,8 @@ import statistics
 import time
 from pathlib import Path
 
-from machine import describe
-
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS
 from normstorm.theory import Constants, plan
 
 CONSTANTS = (
@@ -43,7 +43,7 @@ def median_seconds(constants: Constants, question: dict[str, float], repeats: in
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "planner.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "planner.json")
     given = parser.parse_args()
     plan(Constants(*CONSTANTS[0]), horizon=10)  # imports and caches
     rows = []

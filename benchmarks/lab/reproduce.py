@@ -1,6 +1,6 @@
 """The claims of the paper, checked: results/reproduce.json, and the text of docs/reproduce.md between its markers.
 
-    python benchmarks/reproduce.py [FILE]
+    python -m benchmarks.lab.reproduce [FILE]
 
 FILE is what `normstorm reproduce --json` printed; without it the checks run here.
 """
@@ -12,13 +12,12 @@ import json
 import sys
 from pathlib import Path
 
-from machine import describe
-from pages import publish
-
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS, publish
 from normstorm.lab.claims import reproduce
 from normstorm.report import reproduce_page as reproduction
 
-RESULT = Path(__file__).parent / "results" / "reproduce.json"
+RESULT = RESULTS / "reproduce.json"
 
 
 def main() -> None:

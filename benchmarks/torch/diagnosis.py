@@ -1,6 +1,6 @@
 """Verdicts of a diagnosis beside what training does.
 
-    python benchmarks/torch_diagnosis.py [--text train.bin.xz] [--device cuda] [--workers 2] [--out ...]
+    python -m benchmarks.torch.diagnosis [--text train.bin.xz] [--device cuda] [--workers 2] [--out ...]
 
 Every row is a task and a step size. The model is first trained by momentum; there the diagnosis is asked, and from
 there both methods go on with the same step size and the same number of sample gradients: two points for N steps with K
@@ -23,10 +23,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from machine import describe
-from pages import diagnosis_table, publish
-from torch_diagnosis_tasks import TASKS, Task, text
 
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS, diagnosis_table, publish
+from benchmarks.torch.diagnosis_tasks import TASKS, Task, text
 from normstorm.torch import NormalizedStorm, assign
 from normstorm.torch.diagnosis import diagnose
 
@@ -127,7 +127,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=600)
     parser.add_argument("--language-steps", type=int, default=100)
     parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results" / "torch-diagnosis.json")
+    parser.add_argument("--out", type=Path, default=RESULTS / "torch-diagnosis.json")
     given = parser.parse_args()
     TASKS["logistic"](0)  # the digits are in the cache before anybody runs beside
     small = [row for row in ROWS if row[0] != "language"]

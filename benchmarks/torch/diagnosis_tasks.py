@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-CACHE = Path(__file__).parents[1] / "build" / "digits.npz"
+CACHE = Path(__file__).parents[2] / "build" / "digits.npz"
 WRONG = 0.2  # of the labels are drawn at random, so that noise stays
 
 

@@ -1,6 +1,6 @@
 """Bytes per parameter that training takes on a GPU, and the largest model that fits.
 
-    python benchmarks/torch_memory.py [--cap 24] [--out benchmarks/results/torch-memory.json]
+    python -m benchmarks.torch.memory [--cap 24] [--out benchmarks/results/torch-memory.json]
 
 A GPT with activation checkpointing and one short sequence a step, float32, without autocast and with bfloat16 autocast
 (whose cache of bfloat16 weights takes 2 bytes more). Peak: the most that was allocated during three steps, over the
@@ -18,7 +18,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_parts import (
+
+from benchmarks.torch.parts import (
     Ordinary,
     Size,
     adamw,
@@ -60,7 +61,7 @@ def train(make: Callable[[nn.Module], Ordinary], size: Size, device: str, autoca
     for _ in range(STEPS):
         value = contender.step(loss, batch)
     if not torch.isfinite(value):
-        raise RuntimeError("torch_memory: the loss is not finite")
+        raise RuntimeError("memory: the loss is not finite")
     return parameters(model)
 
 

@@ -1,6 +1,6 @@
 """Tables of the torch benchmarks, and their page.
 
-python benchmarks/torch_pages.py        puts every report of results/torch-*.json into docs/pytorch.md
+python -m benchmarks.torch.pages        puts every report of results/torch-*.json into docs/pytorch.md
 """
 
 from __future__ import annotations
@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 import statistics
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-RESULTS = Path(__file__).parent / "results"
+from benchmarks.pages import RESULTS, fill
+
 PAGE = "pytorch.md"
 RACERS = {
     "AdamW": "AdamW",
@@ -141,8 +141,6 @@ def shown(name: str) -> str:
 
 
 def main() -> None:
-    from pages import fill
-
     for name in TABLES:
         fill(PAGE, name, shown(name))
         print(name, "missing" if shown(name) == MISSING else "shown")

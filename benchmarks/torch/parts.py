@@ -14,14 +14,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from machine import describe
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from benchmarks.machine import describe
+from benchmarks.pages import RESULTS
 from normstorm.torch import NormalizedStorm, spectral_storm
-
-RESULTS = Path(__file__).parent / "results"
 
 
 class Size(NamedTuple):

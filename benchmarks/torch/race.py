@@ -1,6 +1,6 @@
 """A race on byte-level text: a GPT of 25 million parameters, the same wall-clock for every optimizer.
 
-    python benchmarks/torch_race.py --data DIR [--only NAME ...] [--seconds 15] [--stop 540] [--out FILE]
+    python -m benchmarks.torch.race --data DIR [--only NAME ...] [--seconds 15] [--stop 540] [--out FILE]
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
 The clock runs during training only: compilation, the first steps of a throw-away optimizer and evaluation are outside.
@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch_mars import MarsAdamW
-from torch_parts import (
+
+from benchmarks.torch.mars import MarsAdamW
+from benchmarks.torch.parts import (
     GPT,
     Ordinary,
     Size,

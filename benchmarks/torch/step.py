@@ -1,6 +1,6 @@
 """Time of a whole step (forward, backward, update) of a GPT of 354 million parameters, against AdamW's.
 
-    python benchmarks/torch_step.py [--compile] [--repeats 8] [--out benchmarks/results/torch-step.json]
+    python -m benchmarks.torch.step [--compile] [--repeats 8] [--out benchmarks/results/torch-step.json]
 
 bfloat16 autocast, 32 sequences of 1024 tokens a step, no activation checkpointing. Two points cost K + k sample
 gradients: 2x with k = K, 1.25x with k = K/4. AdamW is timed first and last; the difference is the noise of the ratios.
@@ -16,7 +16,8 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch_parts import (
+
+from benchmarks.torch.parts import (
     Ordinary,
     Size,
     adamw,

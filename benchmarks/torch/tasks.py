@@ -1,6 +1,6 @@
 """Two tasks where theory says that the correction pays: robust classification, and a linear head on frozen features.
 
-    python benchmarks/torch_tasks.py [--only dro|head] [--budget 60000] [--seeds 7] [--workers 2] [--out FILE]
+    python -m benchmarks.torch.tasks [--only dro|head] [--budget 60000] [--seeds 7] [--workers 2] [--out FILE]
 
 dro    chi-square distributionally robust classification of scikit-learn's digits, in its joint dual form: the mean of
        lam psi*((l_i - eta)/lam) + eta, psi*(t) = max(t/2 + 1, 0)^2 - 1, l_i the cross-entropy of a small tanh network
@@ -25,8 +25,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch_parts import Ordinary, Ours, arguments, machine, write
 
+from benchmarks.torch.parts import Ordinary, Ours, arguments, machine, write
 from normstorm.torch import NormalizedStorm
 
 K = 16

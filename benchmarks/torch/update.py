@@ -1,6 +1,6 @@
 """Time of one update of 10^9 parameters on a GPU, against the time that moving the words must take.
 
-    python benchmarks/torch_update.py [--repeats 15] [--out benchmarks/results/torch-update.json]
+    python -m benchmarks.torch.update [--repeats 15] [--out benchmarks/results/torch-update.json]
 
 Weights of a GPT-like model and random gradients in float32; no forward or backward pass. The floor is the words that an
 update must move (read g and m, write m, then read m and x, write x: 6; with two points 8) at the speed of a large copy
@@ -16,8 +16,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch_parts import Size, arguments, build, hidden, machine, milliseconds, parameters, spread, write
 
+from benchmarks.torch.parts import Size, arguments, build, hidden, machine, milliseconds, parameters, spread, write
 from normstorm.torch import NormalizedStorm, spectral_storm
 
 SIZE, TINY = Size(18, 2048, 16, 50_304, 1024), Size(2, 64, 2, 256, 64)
@@ -138,7 +138,7 @@ def main() -> None:
     errors = exactness(device)
     print("difference from float64:", errors, flush=True)
     if not max(errors.values()) < 1e-5:
-        raise SystemExit("torch_update: the update is not the recursion")
+        raise SystemExit("update: the update is not the recursion")
     speed = copy_speed(device, 1_000_000 if options.tiny else 1_000_000_000)
     rows, report = [], {"machine": machine(device), "tiny": options.tiny, "copy_bytes_per_second": speed}
     for name, (words, make) in contenders(device == "cuda").items():

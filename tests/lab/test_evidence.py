@@ -36,7 +36,7 @@ def test_every_problem_is_covered() -> None:
 
 @pytest.mark.parametrize("row", report("coverage")["rows"], ids=lambda row: row["problem"])
 def test_the_rows_are_of_the_problems_as_they_are(row: dict) -> None:
-    """A change of constants asks for these rows again: benchmarks/evidence.py --only coverage --problems NAMES."""
+    """A change of constants asks for these rows again: benchmarks.lab.evidence --only coverage --problems NAMES."""
     present = registry.get(row["problem"]).constants().to_dict()
     assert row["constants"].pop("noise") == present.pop("noise")
     assert row["constants"] == pytest.approx(present, rel=1e-6)

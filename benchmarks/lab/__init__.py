@@ -1,0 +1,1 @@
+"""Plans, evidence, comparisons and claims."""

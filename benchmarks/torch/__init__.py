@@ -1,0 +1,1 @@
+"""The optimizer for PyTorch; a script here imports no JAX."""
