@@ -18,6 +18,7 @@ settings.register_profile("normstorm", deadline=None, derandomize=True)
 settings.load_profile("normstorm")
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
+LARGE = 1.2e9  # bytes in memory
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -25,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     gc.set_threshold(20_000, 20)  # compiled programs are many objects that stay: looking through them takes long
     if CACHE not in os.environ:
         os.environ[CACHE] = str(_cache())
-        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0.2"
+        os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # also what is small: there are thousands
         os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # what was not used for longest goes first
 
 
@@ -38,6 +39,21 @@ def _cache() -> Path:
             shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder
+
+
+@pytest.fixture(autouse=True, scope="module")
+def few_programs() -> Iterator[None]:
+    """What a worker has compiled stays in its memory: it forgets that between modules, if it has become large."""
+    yield
+    if "jax" in sys.modules and _resident() > LARGE:
+        sys.modules["jax"].clear_caches()
+        gc.collect()
+
+
+def _resident() -> int:
+    """Bytes; 0 where the system does not say."""
+    file = Path("/proc/self/statm")
+    return int(file.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") if file.exists() else 0
 
 
 DOUBLE = {"algorithms", "engine", "problems", "random"}  # folders whose tests run in double precision

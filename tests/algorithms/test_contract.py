@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any
 
 import jax
@@ -27,6 +28,7 @@ class MeteredSum(Metered):
         return self.inner.full_grad(x)
 
 
+@cache
 def keys(steps: int) -> list[jax.Array]:
     """Of steps 1, 2, .., each by itself."""
     words = jnp.asarray(seed_words([SEED])[0])
