@@ -20,15 +20,16 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def launch(processes: int, job: str, folder: Path, *options: str) -> dict[str, Any]:
-    agent = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"]
-    command = [*agent, *options, str(HERE / "worker.py"), job, str(folder)]
-    helpers = os.pathsep.join(filter(None, [str(HERE.parent / "helpers"), os.environ.get("PYTHONPATH")]))
-    environment = os.environ | {"PYTHONPATH": helpers}
+def launch(folder: Path, *jobs: dict[str, Any]) -> list[dict[str, Any]]:
+    """What each job has found; `agent.py` says how they are started."""
+    file = str(HERE / "worker.py")
+    described = json.dumps([{"file": file, "words": [job["name"], str(folder)], **job} for job in jobs])
+    helpers = [str(HERE.parent / "helpers"), str(HERE), os.environ.get("PYTHONPATH", "")]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, helpers)), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, str(HERE / "agent.py"), described]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: dict[str, Any] = json.loads((folder / f"{job}.json").read_text(encoding="utf-8"))
-    return found
+    return [json.loads((folder / f"{job['name']}.json").read_text(encoding="utf-8")) for job in jobs]
 
 
 def wrong(found: dict[str, Any]) -> dict[str, Any]:
@@ -42,13 +43,13 @@ def test_two_processes_of_which_one_is_killed_then_three(tmp_path: Path) -> None
     Two: every check; then one of them dies, and the agent starts both again, which go on from the last checkpoint as if
     nothing had happened. Three: geometries again, and they finish what two have begun and saved.
     """
-    survived = launch(2, "checks", tmp_path, "--max-restarts=1", "--monitor-interval=0.1")
+    checks, resume = {"name": "checks", "processes": 2, "restarts": 1}, {"name": "resume", "processes": 3}
+    survived, found = launch(tmp_path, checks, resume)
     assert (survived.pop("attempt"), survived.pop("resumed from")) == (1, 3)
     assert wrong(survived) == {}
     checked = json.loads((tmp_path / "before.json").read_text(encoding="utf-8"))
     assert wrong(checked) == {}
     assert len(checked) == 56
-    found = launch(3, "resume", tmp_path)
     assert wrong(found) == {}
     assert {"fsdp, resumed", "ddp, resumed"} <= set(found)
     assert len(found) == 12

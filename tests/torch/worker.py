@@ -257,7 +257,6 @@ def main(job: str, folder: Path) -> None:
         write(survive(folder), folder / "checks.json")
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(0)  # torch aborts now and then while it takes down what is left of a group
 
 
 if __name__ == "__main__":
