@@ -5,7 +5,7 @@ import hashlib
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 
@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 
 from normstorm.cli.main import main
+from normstorm.theory.planner.allocate import Allocator
+from normstorm.theory.planner.solver import Answer
 
 settings.register_profile("normstorm", deadline=None, derandomize=True)
 settings.load_profile("normstorm")
@@ -68,6 +70,29 @@ def double_precision(request: pytest.FixtureRequest) -> Iterator[None]:
 
     with jax.enable_x64(True):
         yield
+
+
+FOUND: dict[tuple[object, ...], Answer] = {}
+SEARCHES = {"for_target": Allocator.for_target, "for_budget": Allocator.for_budget}
+
+
+@pytest.fixture(autouse=True)
+def plans_are_searched_once(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the planner's search found for a question is remembered, except by the tests of theory."""
+
+    if "theory" not in request.path.parts:
+        for name in SEARCHES:
+            monkeypatch.setattr(Allocator, name, _remembered(name))
+
+
+def _remembered(name: str) -> Callable[[Allocator, float], Answer]:
+    def search(self: Allocator, asked: float) -> Answer:
+        question = (self.solver.constants, self.solver.delta, self.solver.pool, self.batch, self.sub_batch, name, asked)
+        if question not in FOUND:
+            FOUND[question] = SEARCHES[name](self, asked)
+        return FOUND[question]
+
+    return search
 
 
 @pytest.fixture
