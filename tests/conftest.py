@@ -21,6 +21,7 @@ settings.load_profile("normstorm")
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
 LARGE = 1.2e9  # bytes in memory
+FULL = 1e9  # bytes of compiled programs
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -29,15 +30,16 @@ def pytest_configure(config: pytest.Config) -> None:
     if CACHE not in os.environ:
         os.environ[CACHE] = str(_cache())
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # also what is small: there are thousands
-        os.environ["JAX_COMPILATION_CACHE_MAX_SIZE"] = str(2**30)  # what was not used for longest goes first
 
 
 def _cache() -> Path:
     """A folder of the environment, named after the versions; within it, JAX names a program after its own content."""
     content = hashlib.sha256(f"{sys.version} {version('jax')} {version('jaxlib')}".encode())
     folder = Path(sys.prefix) / "compilation-cache" / content.hexdigest()[:16]
+    # JAX could keep the folder small itself, and would look through all of it whenever it writes.
+    full = sum(file.stat().st_size for file in folder.glob("*")) > FULL
     for other in folder.parent.glob("*"):
-        if other != folder:
+        if full or other != folder:
             shutil.rmtree(other, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
     return folder

@@ -1,7 +1,7 @@
 """The yardstick: Normalized STORM for many seeds as anybody would write it in JAX, with the engine's keys.
 
 It keeps the running mean and the minimum of ||grad F(x_t)||, the iterate with the smallest ||m_t||, and whether a
-number was not finite.
+number was not finite. `bare_loop` keeps the mean alone.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ from normstorm.algorithms.geometries import norm
 from normstorm.random import step_key
 
 
-def one_seed(problem: Any, algorithm: Algorithm, x0: Any, steps: Any, seed: jax.Array) -> Any:
+def one_seed(problem: Any, algorithm: Algorithm, x0: Any, steps: Any, bare: bool, seed: jax.Array) -> Any:
     def seen(state: State, stats: Any) -> Any:
         total, least, best, best_x, dead = stats
+        if bare:
+            return total + norm(problem.full_grad(state.x_prev)), least, best, best_x, dead
         g, size = norm(problem.full_grad(state.x_prev)), norm(state.m)
         better = size < best
         best_x = jax.tree.map(lambda new, old: jnp.where(better, new, old), state.x_prev, best_x)
@@ -39,4 +41,9 @@ def one_seed(problem: Any, algorithm: Algorithm, x0: Any, steps: Any, seed: jax.
 
 @jax.jit
 def plain_loop(problem: Any, algorithm: Algorithm, x0: Any, steps: Any, seeds: jax.Array) -> Any:
-    return jax.vmap(partial(one_seed, problem, algorithm, x0, steps))(seeds)
+    return jax.vmap(partial(one_seed, problem, algorithm, x0, steps, False))(seeds)
+
+
+@jax.jit
+def bare_loop(problem: Any, algorithm: Algorithm, x0: Any, steps: Any, seeds: jax.Array) -> Any:
+    return jax.vmap(partial(one_seed, problem, algorithm, x0, steps, True))(seeds)

@@ -62,6 +62,7 @@ LIMITS = {
 ALONE, LONG_CHUNK = 2**11, 256
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 SMALL_SAMPLES = 192  # bytes of a step's samples that hardly count beside the rest of it
+LARGE_SAMPLES = 2**22  # bytes of a batch's samples of a step that fill a GPU
 GATHERED = 256  # rows of a table up to which a step gathers them faster in 512-bit registers
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
@@ -308,8 +309,8 @@ def prepare(
     drawn, largest = _bytes(samples), max(_bytes(samples), _bytes(x))
     width = width_class(len(seeds), _size(x), rows or 1, largest) if given is None else given
     alone = width == 1 and largest <= ALONE and not on_gpu
-    # Drawing ahead must not make the pieces of a chunk too small.
-    ahead = on_gpu or (alone and not SMALL_SAMPLES < drawn <= SMALL)
+    # Drawing ahead fills a register or a GPU; it must not make the pieces of a chunk too small.
+    ahead = width * drawn <= LARGE_SAMPLES if on_gpu else alone and not SMALL_SAMPLES < drawn <= SMALL
     in_step = rows is None or not (on_gpu or alone)
     iterates = width * max(drawn if ahead else 0, 2 * _bytes(x))
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
