@@ -20,7 +20,7 @@ settings.register_profile("normstorm", deadline=None, derandomize=True)
 settings.load_profile("normstorm")
 
 CACHE = "JAX_COMPILATION_CACHE_DIR"
-LARGE = 1.2e9  # bytes in memory
+LARGE = 1e9  # bytes in memory
 FULL = 1e9  # bytes of compiled programs
 
 

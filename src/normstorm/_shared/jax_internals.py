@@ -39,7 +39,7 @@ def compiler_options(wide: bool, quick: bool) -> dict[str, Any]:
 
     wide    512-bit registers, where the machine has them: half as many instructions
     quick   each operation's program by the older of XLA's two ways to write it, in half the time; what it writes is as
-            good for one seed, and slower for many
+            good for one seed, and slower for many seeds or rows
     """
     if jax.default_backend() != "cpu":
         return {}

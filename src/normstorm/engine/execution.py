@@ -98,7 +98,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         problem = problem if fixed is None else fixed.problem
         return go(problem, algorithm, config, stop, schedule, batch)
 
-    return jax.jit(steps, compiler_options=compiler_options(wide=config.wide, quick=config.width == 1))
+    return jax.jit(steps, compiler_options=compiler_options(config.wide, config.quick))
 
 
 def platform() -> str:
@@ -328,6 +328,7 @@ def prepare(
         piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
         counted=on_gpu,
         wide=rows is None or _size(samples) <= GATHERED,
+        quick=width == 1 and rows is None,
     )
     if on_gpu and chip:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())

@@ -41,7 +41,7 @@ class ExecutionConfig(NamedTuple):
     counted  whether a chunk of full length is a loop of its own, whose steps are known beforehand: a GPU, which waits
              for the host wherever it has to ask, then need not ask
     on_chip  whether the loop over steps is one kernel of a GPU
-    wide     whether a CPU's 512-bit registers are used
+    wide     whether a CPU's 512-bit registers are used;   quick   whether it is compiled in the older and quicker way
     """
 
     width: int
@@ -57,6 +57,7 @@ class ExecutionConfig(NamedTuple):
     counted: bool = False
     on_chip: bool = False
     wide: bool = False
+    quick: bool = False
 
 
 class Batch(NamedTuple):
