@@ -328,7 +328,7 @@ def prepare(
         piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
         counted=on_gpu,
         wide=rows is None or _size(samples) <= GATHERED,
-        quick=width == 1 and rows is None,
+        quick=width == 1 and rows is None and not on_gpu,
     )
     if on_gpu and chip:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
