@@ -3,7 +3,7 @@
     python -m benchmarks.lab.evidence [--only coverage|slopes] [--problems a,b] [--budget N] [--seeds n] [--threads n]
 
 Prints both tables, writes results/coverage.json and results/slopes.json with the date and the kind of machine, and
-puts the tables into docs/evidence.md between their markers. The default scale takes some five minutes on two
+puts the tables into docs/evidence.md between their markers. The default scale takes some ten minutes on two
 cores; --budget and --seeds change the scale of the coverage study. With --problems only these rows of the coverage
 study are measured again, after a change of their constants; the others stay as they are in results/coverage.json.
 """
