@@ -49,9 +49,10 @@ def compiler_options(wide: bool, quick: bool) -> dict[str, Any]:
 
 @cache
 def _known(option: str, value: Any) -> bool:
+    """Whether this version of XLA takes the option; a version that does not says so when it compiles."""
     try:
         jax.jit(lambda: 0, compiler_options={option: value}).lower().compile()
-    except Exception:
+    except jax.errors.JaxRuntimeError:
         return False
     return True
 

@@ -31,7 +31,7 @@ class ExecutionConfig(NamedTuple):
 
     width    seeds of a batch
     chunk    steps whose iterates are measured at once
-    ahead    whether the samples of a chunk are drawn at once, too: those of one step and seed would not fill a register
+    ahead    whether the samples of a chunk are drawn at once, too: those of one step would not fill a register or GPU
     cut      whether chunks end at recorded steps, so that m_t need not be written down for them
     average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
     in_step  whether it is then asked in the step, which may share work with it; else of the whole chunk at once
