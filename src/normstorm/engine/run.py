@@ -20,7 +20,7 @@ from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
 from . import checkpoint as storage
-from .execution import platform, prepare, start, widths
+from .execution import Execution, platform, prepare, start, widths
 from .loop import Batch
 from .results import Trace
 
@@ -84,21 +84,16 @@ def run(
     with ThreadPoolExecutor(threads) as pool:
         spread = map if threads == 1 else partial(_spread, pool)
         batches = _resume(checkpoint, identity, batches) or batches
-        saved = time.monotonic()
-        done, length = int(batches[0].t), progress_steps or 4 * execution.config.chunk
         # If nobody waits for the end of a round over all batches, it is enough that no call keeps Ctrl-C waiting.
         watched = progress is not None or checkpoint is not None
         patience = PATIENCE * (1 if watched else -(-execution.batches // threads))
+        saved = time.monotonic()
+        rounds = _rounds(execution, batches, spread, progress_steps, patience)
         try:
-            while done < steps:
-                started = time.monotonic()
-                done = min(execution.aligned(done + length), execution.steps)
-                batches = list(spread(partial(execution.advance, done), batches))
-                now = time.monotonic()
-                if progress_steps is None:
-                    length *= max(1, min(GROWTH, int(patience / max(now - started, 1e-9))))
+            for done, batches in rounds:
                 if progress is not None:
                     progress(done, execution.steps)
+                now = time.monotonic()
                 if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
                     storage.save(checkpoint, _flat(batches), identity)
                     saved = now
@@ -107,6 +102,20 @@ def run(
                 _save_anyway(stop, checkpoint, batches, identity)
             raise
     return execution.result(batches)
+
+
+def _rounds(
+    execution: Execution, batches: list[Batch], spread: Callable[..., Any], fixed: int | None, patience: float
+) -> Iterator[tuple[int, list[Batch]]]:
+    """How far all batches are, and they: after every `fixed` steps, or as many as take so many seconds."""
+    done, length = int(batches[0].t), fixed or 4 * execution.config.chunk
+    while done < execution.steps:
+        started = time.monotonic()
+        done = min(execution.aligned(done + length), execution.steps)
+        batches = list(spread(partial(execution.advance, done), batches))
+        if fixed is None:
+            length *= max(1, min(GROWTH, int(patience / max(time.monotonic() - started, 1e-9))))
+        yield done, batches
 
 
 def _spread(pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
