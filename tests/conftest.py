@@ -1,5 +1,6 @@
 """Settings and fixtures shared by all tests."""
 
+import ctypes
 import gc
 import hashlib
 import os
@@ -52,6 +53,9 @@ def few_programs() -> Iterator[None]:
     if "jax" in sys.modules and _resident() > LARGE:
         sys.modules["jax"].clear_caches()
         gc.collect()
+        libc = ctypes.CDLL(None)
+        if hasattr(libc, "malloc_trim"):  # else what was freed stays with the process
+            libc.malloc_trim(0)
 
 
 def _resident() -> int:
