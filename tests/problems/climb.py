@@ -88,6 +88,9 @@ class Flat:
     def grad(self, x, batch):
         return self.inner.grad(x.reshape(self.shape), batch).ravel()
 
+    def range(self, x, radius):
+        return self.inner.range(x.reshape(self.shape), radius)
+
 
 def design(problem, seed: int = 0):
     """Samples and weights whose weighted mean squares obey 3B and 4B exactly if the true ones do."""

@@ -7,8 +7,10 @@ and `constants` returns what the theory assumes of f, for one of two senses:
                   4A: ||grad f(x, s) - grad F(x)|| <= sigma0 + sigma1 ||grad F(x)||
     mean-square   3B, 4B: the same in mean square over s, with sigma0^2 + sigma1^2 ||grad F(x)||^2 on the right
 
-Definition 1 is 3A for F itself. Problems are frozen dataclasses registered with JAX: numbers and arrays are leaves,
-integers and names are static. Nothing inside `sample`, `grad`, `value` and `full_grad` leaves the tracer.
+Definition 1 is 3A for F itself. Every problem of the registry also has `range(x, radius)`, what is true near one x; its
+parts are derived in the docstrings under **Range** and rounded up (`raised`). Problems are frozen dataclasses
+registered with JAX: numbers and arrays are leaves, integers and names are static. Nothing inside `sample`, `grad`,
+`value`, `full_grad` and `range` leaves the tracer.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ import numpy as np
 from jax import lax
 
 from normstorm._shared.pytrees import STATIC as STATIC
+from normstorm._shared.pytrees import dimension
 from normstorm._shared.pytrees import pytree as pytree
 from normstorm._shared.validate import one_of
 from normstorm.random import index
@@ -156,6 +159,25 @@ def dot(a: jax.Array, b: jax.Array) -> jax.Array:
 def up(value: float) -> float:
     """Rounded up by more than double precision can have lost on the way."""
     return float(value) * (1 + ROUNDING)
+
+
+def raised(x: Any, value: jax.Array, scale: Any = 0.0) -> jax.Array:
+    """A bound at x, raised by more than the precision of x can have lost on the way.
+
+    The margin is relative: sums of as many terms as x has numbers, and exponentials of all that does not overflow. What
+    came out of a difference is told as `scale`, the size of what was subtracted.
+    """
+    return jnp.asarray(value + margin(x) * (value + scale), jnp.result_type(*jax.tree.leaves(x)))
+
+
+def margin(x: Any) -> float:
+    """256 units of the last digit, and one for every number in x."""
+    return (256 + dimension(x)) * float(np.finfo(jnp.result_type(*jax.tree.leaves(x))).eps)
+
+
+def longest(rows: jax.Array) -> jax.Array:
+    """The largest length of a row."""
+    return jnp.sqrt(jnp.max(jnp.sum(rows**2, axis=1)))
 
 
 def unit(vectors: jax.Array) -> jax.Array:

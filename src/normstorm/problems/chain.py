@@ -11,8 +11,9 @@ function, not a smooth one, and all constants below are derived here; they are s
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -21,11 +22,13 @@ import numpy as np
 from normstorm._shared.validate import ABOVE_ZERO, parameter, whole
 from normstorm.random import numbers
 
-from .base import STATIC, Certified, dot, pytree
+from .base import STATIC, Certified, dot, margin, pytree, raised
 
 PART = ABOVE_ZERO._replace(words="in (0, 1]")
 PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
-PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in ((9 - 33**0.5) / 4, (9 + 33**0.5) / 4))
+FLAT = (9 - 33**0.5) / 4, (9 + 33**0.5) / 4  # s where Psi'' is extreme
+PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in FLAT)
+PEAK, *BENDS = ((1 + s**-0.5) / 2 for s in (1.5, *FLAT))  # t where Psi' and |Psi''| are largest
 LIPSCHITZ = math.e + PHI * PSI2 + 2 * math.sqrt(54)
 LARGEST = math.exp(1.5)
 GATED = math.hypot(math.sqrt(54), LARGEST * math.exp(-1 / 8) / 2 + 4 * LARGEST)
@@ -59,6 +62,12 @@ class Chain(Certified):
     where t e^(-t^2/2) increases); the second lives on k >= i and is at most 4 e^(3/2), as q is 4-Lipschitz. So h is
     Lh-Lipschitz with Lh = hypot(sqrt 54, e^(3/2) (4 + e^(-1/8)/2)) < 21.3. L0 = L0F + m Lh (3A), L0^2 = L0F^2 + Lh^2
     (1 - p)/p (3B), as the cross term has mean zero. A rotation changes no length.
+    **Range**, for about the price of a gradient. There are two samples: they differ by h/p, so spread = ||h||/(2 p) (0
+    if p = 1), exact. On the way to y each coordinate of U'x keeps its size within [low, high] = |.| -+ radius. There
+    Psi <= Psi(high), Phi' <= Phi'(low), Phi <= Phi(high); Psi', |Psi''| and |Phi''| are at most their peaks, if these
+    lie in between, and else the larger end. Gershgorin's circles with these numbers bound the Hessian of F. Row i of
+    the Jacobian of h counts if q_i dF/dx_i can be other than 0 on the way (low_k < 1/2 for all k >= i, and high_{i-1} >
+    1/2 or i = 1), and grad q_i if some high_k > 1/4, k >= i. change = radius (||H_F|| + m Lh) with these two.
     """
 
     rotation: np.ndarray
@@ -88,6 +97,18 @@ class Chain(Certified):
     def full_grad(self, x: jax.Array) -> jax.Array:
         rotation = jnp.asarray(self.rotation, x.dtype)
         return dot(rotation, _grad(dot(rotation.T, x)))
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        y = dot(jnp.asarray(self.rotation, x.dtype).T, x)
+        size = jnp.linalg.norm(x)
+        h = jnp.linalg.norm(_grad(y) * gate(y)) + margin(x) * (GATED * size + LARGEST)
+        shift = radius + margin(x) * (1 + size)
+        low, high = jnp.maximum(jnp.abs(y) - shift, 0), jnp.abs(y) + shift
+        curve, gated = _steepest(low, high)
+        odds = 1 / self.p - 1
+        noisy = jnp.where(odds > 0, 1.0, 0.0)
+        change = radius * (curve + noisy * jnp.maximum(1, odds) * gated)
+        return raised(x, noisy.astype(x.dtype) * h / (2 * self.p)), raised(x, change)
 
     def start(self) -> jax.Array:
         return jnp.zeros(self.length)
@@ -131,6 +152,34 @@ def _grad(y: jax.Array) -> jax.Array:
     pushed = jnp.concatenate([jnp.ones(1, y.dtype), _psi(jnp.abs(y[:-1]))]) * _phi(y)
     pulling = _psi_slope(jnp.abs(y[:-1])) * _big_phi(jnp.sign(y[:-1]) * y[1:])
     return -pushed - jnp.concatenate([pulling, jnp.zeros(1, y.dtype)])
+
+
+def _steepest(low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
+    """Bounds of ||H_F|| and of the Jacobian of h where |y_i| lies in [low_i, high_i]; see Chain."""
+
+    def largest(f: Callable[[jax.Array], jax.Array], *peaks: float) -> jax.Array:
+        found = jnp.maximum(jnp.abs(f(low)), jnp.abs(f(high)))
+        for t in peaks:
+            found = jnp.maximum(found, jnp.where((low <= t) & (t <= high), jnp.abs(f(jnp.full_like(low, t))), 0))
+        return found
+
+    slope, bend = largest(_psi_slope, PEAK), largest(_psi_bend, *BENDS)
+    phi, phi_slope = _phi(low), largest(lambda t: t * _phi(t), 1.0)
+    one, none = jnp.ones_like(low[:1]), jnp.zeros_like(low[:1])
+    before = jnp.concatenate([one, _psi(high[:-1])])
+    off = jnp.concatenate([none, slope[:-1] * phi[1:], none])
+    ahead = jnp.concatenate([bend[:-1] * _big_phi(high[1:]), none])
+    curve = jnp.max(before * phi_slope + ahead + off[:-1] + off[1:])
+    closed = jnp.cumsum((low >= 0.5)[::-1])[::-1] > 0
+    moves = jnp.cumsum((high > 0.25)[::-1])[::-1] > 0
+    row = jnp.hypot(off[:-1], before * (phi_slope + jnp.where(moves, 4 * phi, 0)))
+    return curve, jnp.max(jnp.where(closed | (before == 0), 0, row))
+
+
+def _psi_bend(t: jax.Array) -> jax.Array:
+    u = jnp.where(t > 0.5, 2 * t - 1, 1)
+    s = u**-2
+    return jnp.where(t > 0.5, 8 * (2 * s - 3) * jnp.exp(1 - s + 2 * jnp.log(s)), 0)
 
 
 def _psi(t: jax.Array) -> jax.Array:

@@ -14,6 +14,9 @@ either side of it, in every direction. A first look at 32 groups finds a directi
 such a group has a chance of at least 15 % for either side, a false alarm has one of .85^128 < 1e-9; nothing else is
 asked of the noise, no moment and no symmetry. Both looks are at a point near x0 and not at x0, where gradients may
 vanish or kinks lie. Smaller errors, and those that noise hides, pass.
+
+**The range**, of a problem that has one and is not of this package. Gradients of a few samples at x0 and at the point
+near it, and at points at a short and a long distance from them, must not contradict it.
 """
 
 from __future__ import annotations
@@ -31,9 +34,12 @@ from normstorm._shared.pytrees import misfit
 from normstorm.random import THREEFRY
 
 from .base import Certified, FiniteSum
+from .protocol import Ranged
+from .ranges import contradiction
 
 Tree = Any
 ROWS = 8  # compared
+SAMPLES = 32  # that a range is held to
 GROUPS, ROUNDS, JOINED = 32, 16, 4  # groups of a look, looks after a first suspicion, and how many make a group there
 MOST = 1024  # samples of a group
 NUMBERS, LONGEST = 2**22, 2**19  # that a look computes, about, and that one sample gradient may take to be looked at
@@ -59,6 +65,8 @@ def check_problem(who: str, problem: Any, x: Tree) -> None:
         if not _proven(problem):
             _more_forms(who, problem, x)
             _key(who, problem, x, first)
+        if isinstance(problem, Ranged) and not _ours(problem):
+            _range(who, problem, x)
     except (TypeError, ValueError) as error:
         if (words := misfit(problem, x)) is None:
             raise
@@ -208,10 +216,42 @@ def _has(problem: Any, name: str) -> bool:
 def _proven(problem: Any) -> bool:
     """Problems of the catalogue, and finite sums that leave their gradients to `FiniteSum`."""
     kind = type(problem)
-    if isinstance(problem, Certified) and kind.__module__.startswith("normstorm.problems."):
+    if _ours(problem):
         return True
     own = ("sample", "grad", "full_grad", "_mean", "_rows")
     return isinstance(problem, FiniteSum) and all(getattr(kind, name) is getattr(FiniteSum, name) for name in own)
+
+
+def _ours(problem: Any) -> bool:
+    return isinstance(problem, Certified) and type(problem).__module__.startswith("normstorm.problems.")
+
+
+def _range(who: str, problem: Any, x: Tree) -> None:
+    numbers = jax.eval_shape(lambda x: problem.range(x, 1.0), x)
+    if not isinstance(numbers, tuple) or [_form(n) in ("float32[]", "float64[]") for n in numbers] != [True, True]:
+        raise ValueError(
+            f"{who}: problem.range must return a tuple of two floating-point numbers; got {_form(numbers)}"
+        )
+
+    @jax.jit
+    def ask(x: Tree, y: Tree, radius: Any) -> tuple[Tree, Tree, Any]:
+        samples = _drawn(problem, WORDS, SAMPLES)
+        each = [
+            jax.vmap(lambda s, z=z: problem.grad(z, jax.tree.map(lambda leaf: leaf[None], s)))(samples) for z in (x, y)
+        ]
+        return each[0], each[1], problem.range(x, radius)
+
+    for point in (x, _near(x)):
+        way = jax.tree.map(jnp.subtract, _near(point), point)
+        length = float(np.linalg.norm(_flat(way)))
+        for share in (1e-2, 1.0):
+            y = jax.tree.map(lambda a, b, share=share: a + share * b, point, way)
+            here, there, found = ask(point, y, share * length)
+            rows = _flat(here, SAMPLES), _flat(there, SAMPLES)
+            if np.isfinite(sum(map(np.sum, rows))) and (words := contradiction(*rows, *map(float, found))):
+                raise ValueError(
+                    f"{who}: problem.range must return {words}, at {'x0' if point is x else 'a point near x0'}"
+                )
 
 
 def _key(who: str, problem: Any, x: Tree, found: _Traced) -> None:

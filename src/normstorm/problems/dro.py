@@ -25,6 +25,15 @@ function of l, so |w_i - E w| <= v = M/lam and sd(w) <= v/2.
 G/lam)(||x - x'|| + |eta - eta'|) <= sqrt 2 (M G/lam) ||z - z'||. The x-block is at most w Ls ||z - z'|| + G |w - w'|
 and the eta-block G |w - w'|, so together at most (w Ls + 2 G^2 M/lam) ||z - z'||, with w at the anchor z. No radius
 and no factor 1/ln 2 is needed.
+
+**Range**, from eta alone. Write u = l in [0, 1): |l'| = L(u) = 2 sqrt(u) (1 - u)^(3/2), largest at u = 1/4, and l'' =
+(2 - 8 u)(1 - u)^2, which falls up to u = 1/2 and is at least -1/2 behind u = 1/4; w increases with u. Cut [0, 1] into
+cells; on each, w and L lie between known numbers. spread: around (0, G (1 - c)) with c in the middle of all w, a
+gradient has at most the length hypot(w L, G |w - c|). change: on the way eta moves by at most d = radius, t by G d/lam.
+The Hessian is k (l' a, -G)(l' a, -G)' + w l'' aa' (in x) with k = psi*''(t)/lam, in the plane of a and eta a matrix
+whose largest eigenvalue is at most that of the rows (k L^2 + w max(l'', 0), k L G), (k L G, k G^2), entries that are
+not negative and bounded on the cell; the least is at least -w max(-l'', 0) >= -w/2. So change is d times the largest of
+these, and also at most d (w Ls + 2 G^2 M/lam) as above, with the largest w at z itself.
 """
 
 from __future__ import annotations
@@ -33,7 +42,7 @@ import importlib
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -41,11 +50,12 @@ import numpy as np
 
 from normstorm._shared.validate import OPEN_UNIT, POSITIVE, number, whole
 
-from .base import Certified, FiniteSum, dot, pytree
+from .base import Certified, FiniteSum, dot, margin, pytree, raised
 from .linear import Matrix, generator, sphere_rows
 
 G = 9 / (8 * math.sqrt(3))
 LS = 2.0
+CELLS = 12  # even, so that u = 1/4 is an edge
 
 
 @pytree
@@ -76,6 +86,36 @@ class ChiSquareDRO(FiniteSum, Certified):
     def conjugate(self, t: jax.Array) -> jax.Array:
         return jnp.maximum(t / 2 + 1, 0) ** 2 - 1
 
+    def weight(self, t: jax.Array) -> jax.Array:
+        """w."""
+        return jnp.maximum(t / 2 + 1, 0)
+
+    def steepest(self, low: jax.Array, high: jax.Array) -> jax.Array:
+        """The largest psi*'' where w is between these numbers."""
+        return jnp.full_like(high, 0.5)
+
+    def range(self, z: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        u = (jnp.arange(CELLS + 1, dtype=z.dtype) / CELLS) ** 2
+        slope, bend = 2 * jnp.sqrt(u) * (1 - u) ** 1.5, jnp.maximum(2 - 8 * u, 0) * (1 - u) ** 2
+        t, lost = (u - G * z[-1]) / self.lam, margin(z) * (1 + G * jnp.abs(z[-1])) / self.lam
+        L = jnp.maximum(slope[:-1], slope[1:])
+
+        def weights(shift: jax.Array) -> tuple[jax.Array, jax.Array]:
+            return self.weight(t[:-1] - shift), self.weight(t[1:] + shift)
+
+        low, high = weights(lost)
+        middle = (low[0] + high[-1]) / 2
+        spread = jnp.max(jnp.hypot(high * L, G * jnp.maximum(high - middle, middle - low)))
+        everywhere = (
+            high[-1] * LS + 2 * G**2 * self.steepest(jnp.zeros_like(t[0]), jnp.full_like(t[0], jnp.inf)) / self.lam
+        )
+        low, high = weights(lost + G * radius / self.lam)
+        k = self.steepest(low, high) / self.lam
+        of_x, of_eta = k * L**2 + high * bend[:-1], k * G**2
+        largest = (of_x + of_eta) / 2 + jnp.hypot((of_x - of_eta) / 2, k * L * G)
+        nearby = jnp.max(jnp.maximum(largest, jnp.where(u[1:] > 0.25, high / 2, 0)))
+        return raised(z, spread), raised(z, radius * jnp.minimum(nearby, everywhere))
+
     def start(self) -> jax.Array:
         return jnp.zeros(np.shape(self.data[0])[1] + 1).at[-1].set(self.multiplier)
 
@@ -105,6 +145,7 @@ class SmoothedCVaR(ChiSquareDRO):
     **Noise**, sigma1 = 0. Both w grad l and its mean are shorter than G/al, and w lies in an interval of length 1/al:
     the noise is at most hypot(2, 1) G/al (4A). The variance of a vector in a ball of radius G/al is at most its
     square, that of a number in an interval of length G/al a quarter of it: sigma0^2 = (5/4) G^2/al^2 (4B).
+    **Range.** psi*'' = w (1 - al w), largest where w is nearest to 1/(2 al).
     """
 
     al: float
@@ -112,6 +153,13 @@ class SmoothedCVaR(ChiSquareDRO):
 
     def conjugate(self, t: jax.Array) -> jax.Array:
         return jnp.logaddexp(jnp.log1p(-self.al), jnp.log(self.al) + t) / self.al
+
+    def weight(self, t: jax.Array) -> jax.Array:
+        return 1 / (self.al + (1 - self.al) * jnp.exp(-t))
+
+    def steepest(self, low: jax.Array, high: jax.Array) -> jax.Array:
+        w = jnp.clip(1 / (2 * self.al), low, high)
+        return w * (1 - self.al * w)
 
     def objective_smoothness(self) -> tuple[float, float]:
         return self.smoothness("mean-square")

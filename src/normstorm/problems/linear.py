@@ -1,6 +1,8 @@
 """Finite sums over rows a_i of data with a linear model a_i'x, or X a_i for a matrix X.
 
-All constants are computed from the rows in double precision; E and mean stand for the mean over the rows.
+All constants are computed from the rows in double precision; E and mean stand for the mean over the rows. What a range
+needs of the rows alone (largest lengths, residuals at a fixed point) does not change from step to step: a compiled loop
+computes it once.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from numpy.typing import NDArray
 
 from normstorm._shared.validate import NONNEGATIVE, OPEN_UNIT, nonnegative, number, whole
 
-from .base import Certified, FiniteSum, dot, pytree
+from .base import Certified, FiniteSum, dot, longest, margin, pytree, raised
 from .lemmas import from_hessian
 
 Matrix = NDArray[np.float64]
@@ -33,10 +35,15 @@ class LeastSquares(FiniteSum, Certified):
     A^-1. 4A: sigma0 = max |r_i| ||a_i||, sigma1 = max ||B_i||. In mean square it is g'Qg + 2 c'g + m with Q = E B'B,
     c = E r B'a, m = E r^2 ||a||^2. Let sigma1^2 = q > lmax(Q) and maximise g'(Q - q I)g + 2 c'g: sigma0^2 = m + c'(q
     I - Q)^-1 c is the smallest number for which 4B holds with this q. We take q = 1.25 lmax(Q).
+    **Range.** Let R = max ||a_i||. Thales: ||aa'w - R^2 w/2||^2 = (a'w)^2 (||a||^2 - R^2) + R^4 ||w||^2/4, so all
+    a_i a_i'w lie in a ball of radius R^2 ||w||/2. With w = x - c, grad f_i = a_i a_i'w + (a_i'c - b_i) a_i for every c:
+    spread is R^2 ||x - c||/2 + max ||a_i|| |a_i'c - b_i|, the smaller of the two for c = 0 and c = x*. change = R^2
+    radius, attained.
     """
 
     data: tuple[Matrix, Matrix]
     infimum: float
+    solution: Matrix
     name: ClassVar[str] = "least-squares"
     infimum_kind: ClassVar[str] = "exact"
 
@@ -45,6 +52,18 @@ class LeastSquares(FiniteSum, Certified):
 
     def start(self) -> jax.Array:
         return jnp.zeros(np.shape(self.data[0])[1])
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        a, b = self._rows(x)
+        R2, lengths = longest(a) ** 2, jnp.linalg.norm(a, axis=1)
+
+        def around(c: jax.Array) -> jax.Array:
+            residuals = jnp.linalg.norm((dot(a, c.T) - b).reshape(len(a), -1), axis=1)
+            return jnp.asarray(jnp.max(lengths * residuals) + R2 * jnp.linalg.norm(x - c) / 2)
+
+        solution = jnp.asarray(self.solution, x.dtype)
+        spread = jnp.minimum(around(jnp.zeros_like(x)), around(solution))
+        return raised(x, spread, R2 * jnp.linalg.norm(solution)), raised(x, R2 * radius)
 
     def objective_smoothness(self) -> tuple[float, float]:
         return _largest(_second_moment(self.data[0])), 0.0
@@ -55,7 +74,7 @@ class LeastSquares(FiniteSum, Certified):
     def deviation(self, sense: str) -> tuple[float, float]:
         a, b = self.data
         A = _second_moment(a)
-        r = (a @ np.linalg.lstsq(a, b)[0] - b).reshape(len(a), -1)
+        r = (a @ self.solution.T - b).reshape(len(a), -1)
         B = a[:, :, None] * np.linalg.solve(A, a.T).T[:, None, :] - np.eye(a.shape[1])
         if sense == "almost-sure":
             return float(np.max(_lengths(r) * _lengths(a))), float(np.max(np.linalg.norm(B, 2, axis=(1, 2))))
@@ -77,6 +96,7 @@ class MatrixRegression(LeastSquares):
     **Noise.** It is G B_i' + r_i a_i' with the same B_i, and ||G B_i'|| <= ||B_i|| ||G||. 4A: sigma0 = max ||r_i||
     ||a_i||, sigma1 = max ||B_i||. In mean square it is a sum over the rows g of G and the numbers r of r_i that belong
     to them, each with its own c and m and with the same Q: sigma1^2 = q, and sigma0^2 is the sum of the rows' numbers.
+    **Range.** That of LeastSquares, whose lines hold with Frobenius norms: Thales in every row of X - C.
     """
 
     name: ClassVar[str] = "matrix-regression"
@@ -103,6 +123,9 @@ class SeparableLogistic(FiniteSum, Certified):
     which is <= (n - 1) R E p for n >= 2: sigma1 = (n - 1) R/margin (4A). Its mean square is E ||grad f_i||^2 - ||grad
     F||^2 <= n R^2 (E p)^2 - ||grad F||^2: sigma1^2 = n R^2/margin^2 - 1 (4B). The exponential loss obeys the same
     constants with p_i = exp(-a_i'x), see ExponentialLoss.
+    **Range**, by a pass over the rows, which are few here. spread is the exact largest distance from the mean gradient.
+    p = 1/(1 + e^z) changes most towards z = 0: for |z - z'| <= D by at most q(-|z| + D) - q(-|z|) with q(t) = 1/(1 +
+    e^-t), as q' is even and falls with |t|. That difference is q(-|z| + D) q(|z|) (1 - e^-D). D = ||a_i|| radius.
     """
 
     data: Matrix
@@ -116,6 +139,26 @@ class SeparableLogistic(FiniteSum, Certified):
 
     def start(self) -> jax.Array:
         return jnp.zeros(np.shape(self.data)[1])
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        a: jax.Array = self._rows(x)
+        z, lengths = dot(a, x), jnp.linalg.norm(a, axis=1)
+        p, moved = self._weight(z), self._moved(z, lengths * radius)
+        gradients = p[:, None] * a
+        spread = jnp.max(jnp.linalg.norm(gradients - jnp.mean(gradients, axis=0), axis=1))
+        # log p and log moved change with z by at most twice as much, and z has lost its part of ||a|| ||x||.
+        lost = jnp.expm1(2 * margin(x) * jnp.max(lengths) * jnp.linalg.norm(x))
+        largest = jnp.max(p * lengths)
+        return raised(x, spread + 2 * lost * largest, largest), raised(x, jnp.max(lengths * moved) * (1 + lost))
+
+    def _weight(self, z: jax.Array) -> jax.Array:
+        """p."""
+        return jax.nn.sigmoid(-z)
+
+    def _moved(self, z: jax.Array, D: jax.Array) -> jax.Array:
+        """The largest change of p."""
+        near = jnp.abs(z)
+        return jax.nn.sigmoid(D - near) * jax.nn.sigmoid(near) * -jnp.expm1(-D)
 
     def objective_smoothness(self) -> tuple[float, float]:
         return from_hessian(0.0, self._radius() ** 2 / self.margin)
@@ -139,13 +182,20 @@ class SeparableLogistic(FiniteSum, Certified):
 class ExponentialLoss(SeparableLogistic):
     """f_i = exp(-a_i'x) on the same data: grad f_i = -p_i a_i, ||H_i|| = p_i ||a_i||^2 with p_i = f_i.
 
-    Every line of the derivation for SeparableLogistic holds as it stands. F* = 0.
+    Every line of the derivation for SeparableLogistic holds as it stands. F* = 0. In the range p changes by at most
+    p (e^D - 1), towards smaller z.
     """
 
     name: ClassVar[str] = "separable-exponential"
 
     def loss(self, x: jax.Array, row: jax.Array) -> jax.Array:
         return jnp.exp(-dot(row, x))
+
+    def _weight(self, z: jax.Array) -> jax.Array:
+        return jnp.exp(-z)
+
+    def _moved(self, z: jax.Array, D: jax.Array) -> jax.Array:
+        return jnp.exp(-z) * jnp.expm1(D)
 
 
 @pytree
@@ -160,6 +210,8 @@ class LogisticNonconvex(FiniteSum, Certified):
     **Noise.** The regulariser cancels. v_i = p_i a_i with p_i in (0, 1). Write p_i = (1 + s_i)/2 with |s_i| <= 1: by
     Cauchy-Schwarz ||E s a|| <= sqrt(lmax(E aa')), so ||E v|| <= V = (||E a|| + sqrt(lmax(E aa')))/2, and
     sigma0 = max ||a_i|| + V (4A). E||v - E v||^2 <= E||a||^2 gives sigma0 (4B).
+    **Range.** Around the regulariser's gradient, ||v_i|| <= R/(1 + e^(-R ||x||)) with R = max ||a_i||: the spread. p
+    moves by at most tanh(D/4) when z moves by D, symmetrically around 0, so change = R tanh(R radius/4) + 2 lam radius.
     **Lower bound.** F >= min of the logistic part. log(1 + e^-z) >= H(q) - q z for every q in [0, 1], where H(q) = -q
     log q - (1 - q) log(1 - q); equality at q = 1/(1 + e^z). If E q a = 0, then E H(q) is a lower bound of F at every
     x. `infimum` is this number for q = p at the logistic minimiser, moved onto E q a = 0 by least squares.
@@ -176,6 +228,11 @@ class LogisticNonconvex(FiniteSum, Certified):
 
     def start(self) -> jax.Array:
         return jnp.zeros(np.shape(self.data)[1])
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        R = longest(self._rows(x))
+        spread = R * jax.nn.sigmoid(R * jnp.linalg.norm(x))
+        return raised(x, spread), raised(x, R * jnp.tanh(R * radius / 4) + 2 * self.lam * radius)
 
     def objective_smoothness(self) -> tuple[float, float]:
         return _largest(_second_moment(self.data)) / 4 + 2 * self.lam, 0.0
@@ -198,8 +255,8 @@ def least_squares(n: int = 200, dim: int = 5, noise: float = 0.3, seed: int = 0)
     n, noise = whole(name, "n", n, least=dim + 1), number(name, "noise", noise, NONNEGATIVE)
     a = sphere_rows(rng, n, dim)
     b = a @ sphere_rows(rng, 1, dim)[0] + noise * rng.standard_normal(n)
-    residuals = a @ np.linalg.lstsq(a, b)[0] - b
-    return LeastSquares((a, b), float(np.mean(residuals**2) / 2))
+    solution = np.linalg.lstsq(a, b)[0]
+    return LeastSquares((a, b), float(np.mean((a @ solution - b) ** 2) / 2), solution)
 
 
 def matrix_regression(
@@ -212,8 +269,8 @@ def matrix_regression(
     a = sphere_rows(rng, n, columns)
     planted = sphere_rows(rng, rows, columns)
     b = a @ planted.T + noise * rng.standard_normal((n, rows))
-    residuals = a @ np.linalg.lstsq(a, b)[0] - b
-    return MatrixRegression((a, b), float(np.mean(_lengths(residuals) ** 2) / 2))
+    solution = np.linalg.lstsq(a, b)[0]
+    return MatrixRegression((a, b), float(np.mean(_lengths(a @ solution - b) ** 2) / 2), np.asarray(solution.T, float))
 
 
 def separable_logistic(n: int = 6, dim: int = 3, margin: float = 0.5, seed: int = 0) -> SeparableLogistic:

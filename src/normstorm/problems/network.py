@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import numpy as np
 
 from normstorm._shared.validate import positive, whole
 
-from .base import STATIC, Certified, FiniteSum, dot, pytree
+from .base import STATIC, Certified, FiniteSum, dot, longest, pytree, raised
 from .lemmas import Vector, largest_excess
 from .linear import Matrix, generator, sphere_rows
 
@@ -43,6 +43,14 @@ class TanhNetwork(FiniteSum, Certified):
     r on. So 4A: (2 n(r) + Y + Y2) R r <= sigma0 + sigma1 ||grad F||, and 4B: ((n(r) + Y2) R r)^2 <= sigma0^2 + sigma1^2
     B(r)^2, by the radial lemma for the chosen sigma1. Without the regulariser there are no global constants (see
     `negative.py`).
+    **Range.** Let w_j be the rows of W. |tanh(w_j'x)| <= T_j = tanh(R ||w_j||), so |N| <= sum |v_j| T_j. ||grad N||^2
+    is the sum over j of q + ||x||^2 v_j^2 (1 - q)^2 with q = tanh(w_j'x)^2 in [0, T_j^2], convex in q: at most P^2 =
+    sum max(R^2 v_j^2, T_j^2 + R^2 v_j^2 (1 - T_j^2)^2). Around the regulariser's gradient, spread = (sum |v_j| T_j + Y)
+    P. Within d = radius of theta, T_j is at most T'_j with ||w_j|| + d in the place of ||w_j||, and v moves by at most
+    d: |N| <= n' = sum |v_j| T'_j + d sqrt(sum T'_j^2), and ||grad N|| <= P' + R d, P' being P with T'. c is at most c'
+    = (4/(3 sqrt 3)) R^2 (max |v_j| + d), as the block WW is one block for each unit. The regulariser's gradient changes
+    by at most rho ((r + d)^3 - r^3), as it is radial. So change = d [(P' + R d)^2 + (n' + Y)(c' + sqrt(c'^2 + 4 R^2))/2
+    + rho (3 r^2 + 3 r d + d^2)].
     """
 
     data: tuple[Matrix, Matrix]
@@ -63,6 +71,24 @@ class TanhNetwork(FiniteSum, Certified):
         """Small, and different for each unit, because equal units would stay equal."""
         size = self.hidden * (np.shape(self.data[0])[1] + 1)
         return 0.5 * jnp.cos(jnp.arange(1.0, size + 1))
+
+    def range(self, theta: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        x, y = self._rows(theta)
+        R, Y, r2 = longest(x), jnp.max(jnp.abs(y)), jnp.sum(theta**2)
+        W, v = theta[: -self.hidden].reshape(self.hidden, -1), jnp.abs(theta[-self.hidden :])
+        units = jnp.linalg.norm(W, axis=1)
+
+        def slope(T: jax.Array) -> jax.Array:
+            """P."""
+            return jnp.sqrt(jnp.sum(jnp.maximum(R**2 * v**2, T**2 + (R * v * (1 - T**2)) ** 2)))
+
+        T, far = jnp.tanh(R * units), jnp.tanh(R * (units + radius))
+        spread = (jnp.sum(v * T) + Y) * slope(T)
+        output = jnp.sum(v * far) + radius * jnp.linalg.norm(far)
+        c = TANH2 * R**2 * (jnp.max(v) + radius)
+        of_network = (slope(far) + R * radius) ** 2 + (output + Y) * (c + jnp.hypot(c, 2 * R)) / 2
+        of_regulariser = self.rho * (3 * r2 + radius * (3 * jnp.sqrt(r2) + radius))
+        return raised(theta, spread), raised(theta, radius * (of_network + of_regulariser))
 
     def smoothness(self, sense: str) -> tuple[float, float]:
         R, Y, _ = self._data_bounds()

@@ -16,6 +16,11 @@ the parts are independent with mean zero. 4B: levels and ratios add in squares. 
 b^2 = sum slope^2. Then E||grad f(x) - grad f(y)||^2 <= [c^2 (L0F + L1F g)^2 + b^2] d^2, and the root of the bracket is
 the length of (c L0F, b) + (c L1F g, 0), hence at most hypot(c L0F, b) + c L1F g: 3B holds with
 (hypot(c L0F, b), c L1F). Both L1 are >= L1F, so the admissible radius does not exceed that of F.
+
+**Range.** grad f(x, s) lies in the ball around grad F(x) whose radius is the sum of the lengths of the n_p, which are
+bounded for the gradient at hand. Its change is at most D plus the changes of the n_p, where the objective bounds D near
+x (`change`, O(d), without a limit on the radius). Both are attained by samples that point along the gradient and its
+change for all noises but `coordinate` beside others; unbounded noise has an infinite range.
 """
 
 from __future__ import annotations
@@ -32,7 +37,7 @@ from normstorm._shared.jax_internals import barrier
 from normstorm._shared.validate import nonnegative, positive
 from normstorm.random import numbers
 
-from .base import STATIC, Certified, pytree, unit
+from .base import STATIC, Certified, margin, pytree, raised, unit
 
 
 class Effect(NamedTuple):
@@ -56,6 +61,7 @@ class Objective(Protocol):
     def grad(self, x: jax.Array) -> jax.Array: ...
     def start(self) -> jax.Array: ...
     def smoothness(self) -> tuple[float, float]: ...
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array: ...
 
 
 class Noise(Protocol):
@@ -72,6 +78,10 @@ class Noise(Protocol):
         ...
 
     def effect(self, sense: str, dim: int) -> Effect: ...
+
+    def range(self, gradient: jax.Array, moved: jax.Array, radius: jax.Array) -> tuple[Any, Any]:
+        """Sure bounds of ||n_p(x)|| and of ||n_p(x) - n_p(y)||; moved bounds ||grad F(x) - grad F(y)||."""
+        ...
 
 
 @pytree
@@ -100,6 +110,9 @@ class SphereNoise:
     def effect(self, sense: str, dim: int) -> Effect:
         return Effect(self.s0, self.s1, 0.0)
 
+    def range(self, gradient: jax.Array, moved: jax.Array, radius: jax.Array) -> tuple[Any, Any]:
+        return self.s0 + self.s1 * jnp.linalg.norm(gradient), self.s1 * moved
+
 
 @pytree
 @dataclass(frozen=True, eq=False)
@@ -117,6 +130,9 @@ class GaussianNoise(SphereNoise):
             raise ValueError("gaussian noise: sense must be mean-square (it is unbounded); got sense='almost-sure'")
         return Effect(self.s0, self.s1, 0.0)
 
+    def range(self, gradient: jax.Array, moved: jax.Array, radius: jax.Array) -> tuple[Any, Any]:
+        return math.inf, math.inf
+
 
 @pytree
 @dataclass(frozen=True, eq=False)
@@ -124,8 +140,9 @@ class FourierNoise:
     """f += (sf/w) cos(w <v, x> + phi), v uniform on the unit sphere, phi uniform on [0, 2 pi) (bounded).
 
     n = -sf sin(w <v, x> + phi) v has length <= sf, mean zero and mean square sf^2/2, because of phi. It moves with x:
-    by at most sf w |<v, x - y>| <= sf w d. Averaged over phi, [sin(a + phi) - sin(b + phi)]^2 is
-    2 sin^2((a - b)/2) <= (a - b)^2/2, and E <v, x - y>^2 = d^2/dim, so its mean square is at most sf^2 w^2 d^2/(2 dim).
+    by sf |sin(a + phi) - sin(b + phi)| <= 2 sf |sin((a - b)/2)| with |a - b| <= w d, which is at most sf w d. Averaged
+    over phi, [sin(a + phi) - sin(b + phi)]^2 is 2 sin^2((a - b)/2) <= (a - b)^2/2, and E <v, x - y>^2 = d^2/dim, so its
+    mean square is at most sf^2 w^2 d^2/(2 dim).
 
     Noise that is linear in x cancels in grad f(x_t, s) - grad f(x_{t-1}, s) and flatters every method that reduces
     variance; this one does not cancel.
@@ -150,6 +167,9 @@ class FourierNoise:
             return Effect(self.sf, 0.0, self.sf * self.w)
         return Effect(self.sf / math.sqrt(2), 0.0, self.sf * self.w / math.sqrt(2 * dim))
 
+    def range(self, gradient: jax.Array, moved: jax.Array, radius: jax.Array) -> tuple[Any, Any]:
+        return self.sf, 2 * self.sf * jnp.sin(jnp.minimum(self.w * radius, math.pi) / 2)
+
 
 @pytree
 @dataclass(frozen=True, eq=False)
@@ -158,7 +178,8 @@ class CoordinateNoise:
 
     n = (dim P_j - I) grad F(x) with P_j the projection on coordinate j. The matrix has the eigenvalue dim - 1 once and
     -1 otherwise, so its norm is dim - 1 (0 if dim = 1). E||dim P_j g||^2 = dim ||g||^2, so E||n||^2 = (dim - 1) g^2, an
-    equality. Differences obey the same two statements with D in the place of g.
+    equality. Differences obey the same two statements with D in the place of g. For a given gradient the length of n is
+    the root of g^2 + (dim^2 - 2 dim) (dF/dx_j)^2, largest for the steepest coordinate.
     """
 
     def takes(self, dim: int) -> tuple[int, int]:
@@ -174,6 +195,10 @@ class CoordinateNoise:
 
     def effect(self, sense: str, dim: int) -> Effect:
         return Effect(0.0, dim - 1.0 if sense == "almost-sure" else math.sqrt(dim - 1.0), 0.0)
+
+    def range(self, gradient: jax.Array, moved: jax.Array, radius: jax.Array) -> tuple[Any, Any]:
+        d, squares = gradient.size, gradient**2
+        return jnp.sqrt(jnp.sum(squares) + max(d * (d - 2), -1) * jnp.max(squares)), (d - 1) * moved
 
 
 @pytree
@@ -220,6 +245,17 @@ class Noisy(Certified):
 
     def full_grad(self, x: jax.Array) -> jax.Array:
         return self.objective.grad(x)
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        radius, gradient = jnp.asarray(radius, x.dtype), self.objective.grad(x)
+        moved = self.objective.change(x, radius)
+        # Near a stationary point a gradient is a small difference: it may have lost what a rounding of x would change.
+        lost, none = self.objective.change(x, margin(x) * jnp.linalg.norm(x)), jnp.zeros_like(radius)
+        spread, change = none, moved
+        for noise in self.noises:
+            size, more = noise.range(gradient, moved, radius)
+            spread, change = spread + size + noise.range(gradient, lost, none)[1], change + more
+        return raised(x, spread), raised(x, change)
 
     def start(self) -> jax.Array:
         return self.objective.start()

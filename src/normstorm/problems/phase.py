@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ import numpy as np
 
 from normstorm._shared.validate import POSITIVE, number, positive, whole
 
-from .base import Certified, FiniteSum, dot, pytree
+from .base import Certified, FiniteSum, dot, longest, pytree, raised
 from .lemmas import Vector, largest_excess
 from .linear import Matrix, generator, sphere_rows
 
@@ -46,9 +46,18 @@ class PhaseRetrieval(FiniteSum, Certified):
     s^2 <= E ||a||^2 (s^6 + y^2 s^2) <= k8 r^6 + Q r^2. So the radial lemma for N2(r) = min(N(r)^2, k8 r^6 + Q r^2) and
     B^2 with n1 = 3 k8/k4^2 gives sigma0^2, and sigma1^2 = n1 - 1 (at least 0). Any n1 above R^4/k4 and k8/k4^2 would
     do; these make plans short.
+    **Range.** With p = x - z and q = x + z, s^2 - (a'z)^2 = (a'p)(a'q) lies between -m and M, R^2 times the ends of the
+    spectrum of (pq' + qp')/2, (p'q -+ ||p|| ||q||)/2. Let b = s^2 - (a'z)^2, c = R^2 (M - m)/2. Then ||b s a - c x||^2
+    = s^2 (b^2 ||a||^2 - 2 c b) + c^2 r^2 is convex in b, and s^2 (b^2 R^2 - 2 c b) <= R^2 r^2 R^2 m M at both ends of
+    [-m, M], so the length is at most R^2 r (M + m)/2: spread = R^4 r ||p|| ||q||/2 + R^2 r e with e = max |y_i -
+    (a_i'z)^2| (rounding). It vanishes at z and -z. From s to s + t the gradient changes by t (3 s^2 + 3 s t + t^2 - y)
+    a. The bracket is 3 s^2 + 3 s t + t^2 >= 0, at most B = R^2 (3 r^2 + 3 r d + d^2) for d = radius, minus y; or it is
+    s^2 - y, of size at most max(m, M) + e, plus 2 s^2 + 3 s t + t^2, which lies between -t^2/8 and B - R^2 r^2 >= t^2.
+    So change = R^2 d times the smaller of max(B, Y) and max(m, M) + e + B - R^2 r^2.
     """
 
     data: tuple[Matrix, Matrix]
+    signal: Vector
     L1: float
     k4: float
     k8: float
@@ -63,6 +72,18 @@ class PhaseRetrieval(FiniteSum, Certified):
         a, y = self.data
         radius = float(np.sqrt(np.mean(y) / np.mean(np.sum(a**2, axis=1)) * a.shape[1]))
         return jnp.zeros(a.shape[1]).at[0].set(radius)
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        a, y = self._rows(x)
+        z = jnp.asarray(self.signal, x.dtype)
+        R, Y, off = longest(a), jnp.max(y), jnp.max(jnp.abs(y - dot(a, z) ** 2))
+        r, p, q = jnp.linalg.norm(x), x - z, x + z
+        product, overlap, size = jnp.linalg.norm(p) * jnp.linalg.norm(q), jnp.sum(p * q), r**2 + jnp.sum(z**2)
+        spread = raised(x, R**4 * r * product / 2 + R**2 * r * off, R**4 * r * size)
+        farthest = raised(x, R**2 * (product + jnp.abs(overlap)) / 2 + off, R**2 * size)
+        way = R**2 * radius * (3 * r + radius)
+        bracket = jnp.minimum(jnp.maximum(3 * R**2 * r**2 + way, Y), farthest + 2 * R**2 * r**2 + way)
+        return spread, raised(x, R**2 * radius * bracket)
 
     def smoothness(self, sense: str) -> tuple[float, float]:
         R, Y = self._bounds()
@@ -141,4 +162,4 @@ def phase_retrieval(n: int = 200, dim: int = 4, length: float = 1.0, L1: float =
     if k4 <= 0:
         raise ValueError(f"{name}: n must be large enough for rows in all directions; got n={n}, dim={dim}")
     _, k8 = fourth_moments(a, np.sum(a**2, axis=1) ** 2)
-    return PhaseRetrieval((a, (a @ z) ** 2), positive(name, "L1", L1), k4, k8)
+    return PhaseRetrieval((a, (a @ z) ** 2), z, positive(name, "L1", L1), k4, k8)

@@ -19,6 +19,21 @@ class Sampled(Protocol):
 
 
 @runtime_checkable
+class Ranged(Protocol):
+    """What a certificate that follows a run asks of a problem beside gradients; a problem may do without."""
+
+    def range(self, x: Any, radius: Any) -> tuple[jax.Array, jax.Array]:
+        """(spread, change): two numbers that hold for almost every sample s, called at every step inside `jit`.
+
+        spread   the radius of a ball that holds grad f(x, s); its centre need not be known
+        change   at least ||grad f(x, s) - grad f(y, s)|| for every y with ||y - x|| <= radius; infinity where nothing
+                 is known for a radius as large as this
+        Both are rounded up, in the precision of x.
+        """
+        ...
+
+
+@runtime_checkable
 class Problem(Sampled, Protocol):
     """What the engine, the solver and the command line ask of a problem. x is any pytree of arrays.
 

@@ -3,10 +3,19 @@
 (l0, l1) stands for Hessian constants, ||H_F|| <= l0 + l1 ||grad F||; the Hessian lemma turns them into Definition 1
 constants. For a separable F = sum_j h(x_j) the Hessian norm is max_j |h''(x_j)| and max_j |h'(x_j)| <= ||grad F||, so a
 bound |h''| <= l0 + l1 |h'| in one variable is enough.
+
+**Range.** `change(x, radius)` bounds ||grad F(x) - grad F(y)|| for ||x - y|| <= radius =: d, for every d. The change is
+the integral of the Hessian along the way, on which the radius is at most r + t after a length t, r = ||x||. For a
+radial F = phi(||x||) whose Hessian norm is phi'', and phi'' increases, it is at most phi'(r + d) - phi'(r), attained on
+the way outwards. For a separable F it is at most d times the largest of |h'(x_j + t) - h'(x_j)|/|t| over j and |t| <=
+d, since the squares of the coordinates' changes are at most its square times t_j^2, and these add up to d^2; attained
+along one coordinate. If h'' is even and increases with |x|, the largest is that of the largest |x_j|, outwards: again
+h'(m + d) - h'(m) with m = max |x_j|. Differences are expanded, so that no digits are lost.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -16,7 +25,7 @@ import numpy as np
 
 from normstorm._shared.validate import positive, whole
 
-from .base import STATIC, pytree
+from .base import STATIC, margin, pytree, raised
 from .lemmas import from_hessian
 from .noise import Noise, Noisy, fourier, noisy, sphere
 
@@ -47,6 +56,9 @@ class Quadratic:
 
     def smoothness(self) -> tuple[float, float]:
         return float(np.max(self.curvatures)), 0.0
+
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        return jnp.max(jnp.asarray(self.curvatures, x.dtype)) * radius
 
 
 @pytree
@@ -80,6 +92,14 @@ class RadialPower:
         degree = 2 * self.p - 2
         return from_hessian((degree / self.l1) ** degree, self.l1)
 
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        """(r + d)^(2p-1) - r^(2p-1) by the binomial theorem."""
+        r, k = self._size(x), 2 * self.p - 1
+        return jnp.asarray(sum(math.comb(k, j) * r ** (k - j) * radius**j for j in range(1, k + 1)))
+
+    def _size(self, x: jax.Array) -> jax.Array:
+        return jnp.asarray(jnp.linalg.norm(x))
+
 
 @pytree
 @dataclass(frozen=True, eq=False)
@@ -97,6 +117,9 @@ class SeparablePower(RadialPower):
 
     def grad(self, x: jax.Array) -> jax.Array:
         return x ** (2 * self.p - 1)
+
+    def _size(self, x: jax.Array) -> jax.Array:
+        return jnp.max(jnp.abs(x))
 
 
 @pytree
@@ -127,6 +150,11 @@ class Cosh:
     def smoothness(self) -> tuple[float, float]:
         return from_hessian(self.c**2, self.c)
 
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        """c [sinh(c (m + d)) - sinh(c m)], as a product."""
+        half = self.c * radius / 2
+        return 2 * self.c * jnp.cosh(self.c * jnp.max(jnp.abs(x)) + half) * jnp.sinh(half)
+
 
 @pytree
 @dataclass(frozen=True, eq=False)
@@ -154,6 +182,14 @@ class DoubleWell:
 
     def smoothness(self) -> tuple[float, float]:
         return from_hessian(2.0, 3.0)
+
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        """[h'(x + t) - h'(x)]/t = t^2 + 3 x t + 3 x^2 - 1: largest at t = d outwards, least at -min(d, 3 |x|/2)."""
+        a = jnp.abs(x)
+        inwards = jnp.minimum(radius, 1.5 * a)
+        high, low = radius * (radius + 3 * a) + 3 * a**2, inwards * (inwards - 3 * a) + 3 * a**2
+        steepest = jnp.max(jnp.maximum(high - 1, 1 - low))
+        return radius * raised(x, steepest, 1 + jnp.max(high))
 
 
 @pytree
@@ -187,6 +223,22 @@ class CoshCosine:
     def smoothness(self) -> tuple[float, float]:
         c, a, b = self.c, self.a, self.b
         return from_hessian(c**2 + a * b * c + a * b**2, c)
+
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        """The two parts of h'' on the way are bounded apart, from above and from below.
+
+        That of cosh has the mean c [sinh(c (x + t)) - sinh(c x)]/t <= c^2 cosh(c (|x| + d/2)) sinh(c d/2)/(c d/2), and
+        is at least c^2 cosh at the nearest point to 0. With the angle q in [0, pi] for which cos q = cos(b x), the
+        cosine lies between cos(min(q + b d, pi)) and cos(max(q - b d, 0)). What b x may have lost widens that.
+        """
+        c, a, b, size = self.c, self.a, self.b, jnp.abs(x)
+        half, turn = c * radius / 2, b * (radius + margin(x) * (1 + size))
+        q = jnp.abs(b * x - 2 * math.pi * jnp.round(b * x / (2 * math.pi)))
+        most = c**2 * jnp.cosh(c * size + half) * jnp.where(half > 0, jnp.sinh(half) / jnp.where(half > 0, half, 1), 1)
+        least = c**2 * jnp.cosh(c * jnp.maximum(size - radius, 0))
+        low, high = jnp.cos(jnp.minimum(q + turn, math.pi)), jnp.cos(jnp.maximum(q - turn, 0))
+        steepest = jnp.max(jnp.maximum(most - a * b**2 * low, a * b**2 * high - least))
+        return radius * raised(x, steepest, a * b**2 + jnp.max(most))
 
     @staticmethod
     def lowest(c: float, a: float, b: float, cells: int = 1 << 18) -> float:
@@ -238,6 +290,13 @@ class ExpQuad:
     def smoothness(self) -> tuple[float, float]:
         return from_hessian(self.l0, self.l1)
 
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        """phi'(r + d) - phi'(r): l0 times the way inside, and an exponential outside."""
+        edge, r = 1 / self.l1, jnp.linalg.norm(x)
+        inside = jnp.clip(edge - r, 0, radius)
+        grown = jnp.exp(self.l1 * jnp.maximum(r, edge) - 1) * jnp.expm1(self.l1 * (radius - inside))
+        return self.l0 * (inside + grown / self.l1)
+
 
 @pytree
 @dataclass(frozen=True, eq=False)
@@ -269,6 +328,11 @@ class Valley:
 
     def smoothness(self) -> tuple[float, float]:
         return (max(self.g0, 1.0) if self.dim > 1 else self.g0), 0.0
+
+    def change(self, x: jax.Array, radius: jax.Array) -> jax.Array:
+        """d times the larger of 1 (if dim > 1) and g0 (1 + q^2)^(-3/2), q the least |x_1| on the way."""
+        slope = self.g0 * (1 + jnp.maximum(jnp.abs(x[0]) - radius, 0) ** 2) ** -1.5
+        return radius * (jnp.maximum(slope, 1) if self.dim > 1 else slope)
 
 
 def default_noise() -> tuple[Noise, ...]:

@@ -23,6 +23,7 @@ from .protocol import Problem
 
 Loss = Callable[[Any, Any], jax.Array]
 Known = Constants | Callable[[Any], Constants] | None
+KnownRange = Callable[[Any, Any], tuple[jax.Array, jax.Array]] | None
 NEEDED = ("name", "sample", "grad", "value", "full_grad", "start", "constants", "is_exact", "infimum", "infimum_kind")
 
 
@@ -74,6 +75,7 @@ class DataProblem(_Own, FiniteSum):
     known: Known = field(metadata=STATIC)
     infimum: float | None = field(metadata=STATIC)
     name: str = field(metadata=STATIC)
+    range: KnownRange = field(metadata=STATIC)
 
     def loss(self, x: Any, row: Any) -> jax.Array:
         return self.per_row(x, row)
@@ -91,6 +93,7 @@ class StreamProblem(_Own):
     known: Known = field(metadata=STATIC)
     infimum: float | None = field(metadata=STATIC)
     name: str = field(metadata=STATIC)
+    range: KnownRange = field(metadata=STATIC)
 
     @property
     def is_exact(self) -> bool:
@@ -126,6 +129,7 @@ def from_loss(
     infimum: float | None = None,
     objective: Callable[[Any], jax.Array] | None = None,
     name: str = "my-problem",
+    range: KnownRange = None,
 ) -> DataProblem | StreamProblem:
     """A problem from loss(x, sample), written in jax.numpy for one sample.
 
@@ -135,18 +139,22 @@ def from_loss(
     constants  Constants for this start, or a function of x0 that returns them; they are the user's claim, not checked
     infimum    a lower bound of F, if known
     objective  F(x) itself, for a sampler whose F has a formula; arrays of data need none
+    range      range(x, radius), if known: (spread, change) for almost every sample, the radius of a ball that holds
+               grad f(x, s), and a bound of its change within the radius; also a claim, held to a few samples in a run
     """
     if not callable(loss):
         raise ValueError(f"from_loss: loss must be a function of x and one sample; got loss={loss!r}")
     if not (constants is None or isinstance(constants, Constants) or callable(constants)):
         raise ValueError(f"from_loss: constants must be Constants, a function of x0 or None; got {constants!r}")
+    if not (range is None or callable(range)):
+        raise ValueError(f"from_loss: range must be a function of x and a radius or None; got range={range!r}")
     infimum = None if infimum is None else number("from_loss", "infimum", infimum)
     x0 = jax.tree.map(np.asarray, lists_as_arrays("from_loss", "start", start))
     if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
         raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
     if callable(data):
         _check_sampler(data)
-        return StreamProblem(x0, loss, data, objective, constants, infimum, name)
+        return StreamProblem(x0, loss, data, objective, constants, infimum, name, range)
     if objective is not None:
         raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
     rows = jax.tree.map(np.asarray, data)
@@ -156,7 +164,7 @@ def from_loss(
         raise ValueError(
             f"from_loss: data must be a sampler or arrays with one common leading axis; got lengths {sorted(lengths)}"
         )
-    return DataProblem(rows, x0, loss, constants, infimum, name)
+    return DataProblem(rows, x0, loss, constants, infimum, name, range)
 
 
 def _check_columns(rows: Any) -> None:
