@@ -59,7 +59,7 @@ def samples_at(problem, x, y):
     return tuple(batch)
 
 
-def least_radius(v, rounds: int = 24):
+def least_radius(v, rounds: int = 12):
     """A lower bound of the radius of any ball that holds the rows of v, near the best one (Badoiu and Clarkson)."""
 
     def step(k, weights):

@@ -239,6 +239,7 @@ def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
     assert len(code) >= 3
     (tmp_path / "mine.py").write_text("\n".join(code), encoding="utf-8")
     problem = load(f"{tmp_path / 'mine.py'}:problem")
+    ranged = load(f"{tmp_path / 'mine.py'}:ranged")
     found = problem.constants(problem.start())
     assert problem.is_exact and found.sigma1 == 0
     rng = np.random.default_rng(1)
@@ -247,3 +248,5 @@ def test_the_example_of_the_guide_runs(tmp_path: Path) -> None:
         every, moved = single(x, jnp.arange(problem.size)), single(y, jnp.arange(problem.size))
         assert np.linalg.norm(every - every.mean(axis=0), axis=1).max() <= found.sigma0
         assert np.linalg.norm(every - moved, axis=1).max() <= found.L0 * np.linalg.norm(x - y)
+        spread, change = ranged.range(x, np.linalg.norm(x - y))
+        assert np.linalg.norm(every, axis=1).max() <= spread and np.linalg.norm(every - moved, axis=1).max() <= change

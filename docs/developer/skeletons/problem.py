@@ -8,13 +8,13 @@ The derivation of every constant is part of the docstring. CONTRIBUTING.md, "A n
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
 from normstorm._shared.validate import nonnegative, whole
-from normstorm.problems.base import STATIC, Certified, pytree, unit
+from normstorm.problems.base import STATIC, Certified, pytree, raised, unit
 from normstorm.random import normal
 
 
@@ -25,6 +25,7 @@ class MyProblem(Certified):
 
     h'' = (1 + x^2)^(-3/2) lies in (0, 1], so grad F is 1-Lipschitz, and so is grad f(., s), which differs from it by
     the constant r s: L0 = 1, L1 = 0 in both senses. That constant has length r: sigma0 = r, sigma1 = 0 in both senses.
+    **Range.** All grad f(x, s) lie at the distance r from grad F(x): spread = r. change = radius, by L0.
     """
 
     r: float
@@ -50,6 +51,10 @@ class MyProblem(Certified):
 
     def start(self) -> jax.Array:
         return jnp.full(self.dim, 2.0)
+
+    # Bounds near x, at every step of a run: cheap, traceable, rounded up in the precision of x.
+    def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
+        return raised(x, jnp.asarray(self.r)), raised(x, jnp.asarray(radius))
 
     def smoothness(self, sense: str) -> tuple[float, float]:
         return 1.0, 0.0

@@ -11,7 +11,6 @@ function, not a smooth one, and all constants below are derived here; they are s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -27,8 +26,9 @@ from .base import STATIC, Certified, dot, margin, pytree, raised
 PART = ABOVE_ZERO._replace(words="in (0, 1]")
 PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
 FLAT = (9 - 33**0.5) / 4, (9 + 33**0.5) / 4  # s where Psi'' is extreme
-PSI2 = 8 * math.e * max(abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in FLAT)
-PEAK, *BENDS = ((1 + s**-0.5) / 2 for s in (1.5, *FLAT))  # t where Psi' and |Psi''| are largest
+BENDS = [((1 + s**-0.5) / 2, 8 * math.e * abs(2 * s**3 - 3 * s**2) * math.exp(-s)) for s in FLAT]  # t and |Psi''| there
+PEAK = (1 + 1.5**-0.5) / 2, math.sqrt(54 / math.e)  # t and Psi' where that is largest
+PSI2 = max(value for _, value in BENDS)
 LIPSCHITZ = math.e + PHI * PSI2 + 2 * math.sqrt(54)
 LARGEST = math.exp(1.5)
 GATED = math.hypot(math.sqrt(54), LARGEST * math.exp(-1 / 8) / 2 + 4 * LARGEST)
@@ -64,10 +64,11 @@ class Chain(Certified):
     (1 - p)/p (3B), as the cross term has mean zero. A rotation changes no length.
     **Range**, for about the price of a gradient. There are two samples: they differ by h/p, so spread = ||h||/(2 p) (0
     if p = 1), exact. On the way to y each coordinate of U'x keeps its size within [low, high] = |.| -+ radius. There
-    Psi <= Psi(high), Phi' <= Phi'(low), Phi <= Phi(high); Psi', |Psi''| and |Phi''| are at most their peaks, if these
-    lie in between, and else the larger end. Gershgorin's circles with these numbers bound the Hessian of F. Row i of
-    the Jacobian of h counts if q_i dF/dx_i can be other than 0 on the way (low_k < 1/2 for all k >= i, and high_{i-1} >
-    1/2 or i = 1), and grad q_i if some high_k > 1/4, k >= i. change = radius (||H_F|| + m Lh) with these two.
+    Psi <= Psi(high), Phi' <= Phi'(low), Phi <= sqrt(2 pi e) min(1/2 + high/sqrt(2 pi), 1); Psi', |Psi''| and |Phi''|
+    are at most their peaks, if these lie in between, and else the larger end. Gershgorin's circles with these numbers
+    bound the Hessian of F. Row i of the Jacobian of h counts if q_i dF/dx_i can be other than 0 on the way (low_k < 1/2
+    for all k >= i, and high_{i-1} > 1/2 or i = 1), and grad q_i if some high_k > 1/4, k >= i. change = radius (||H_F||
+    + m Lh) with these two.
     """
 
     rotation: np.ndarray
@@ -157,29 +158,31 @@ def _grad(y: jax.Array) -> jax.Array:
 def _steepest(low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Bounds of ||H_F|| and of the Jacobian of h where |y_i| lies in [low_i, high_i]; see Chain."""
 
-    def largest(f: Callable[[jax.Array], jax.Array], *peaks: float) -> jax.Array:
-        found = jnp.maximum(jnp.abs(f(low)), jnp.abs(f(high)))
-        for t in peaks:
-            found = jnp.maximum(found, jnp.where((low <= t) & (t <= high), jnp.abs(f(jnp.full_like(low, t))), 0))
+    def parts(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
+        """Psi, Psi', |Psi''|, Phi' and |Phi''|; u from .05 on, below which Psi and its slopes are below 1e-160."""
+        s = jnp.maximum(2 * t - 1, 0.05) ** -2
+        psi, phi = jnp.exp(1 - s), _phi(t)
+        return psi, 4 * s**1.5 * psi, 8 * s**2 * jnp.abs(2 * s - 3) * psi, phi, t * phi
+
+    def largest(a: jax.Array, b: jax.Array, *peaks: tuple[float, float]) -> jax.Array:
+        found = jnp.maximum(a, b)
+        for t, value in peaks:
+            found = jnp.where((low <= t) & (t <= high), jnp.maximum(found, value), found)
         return found
 
-    slope, bend = largest(_psi_slope, PEAK), largest(_psi_bend, *BENDS)
-    phi, phi_slope = _phi(low), largest(lambda t: t * _phi(t), 1.0)
+    (_, slope_a, bend_a, phi, phi_a), (psi, slope_b, bend_b, _, phi_b) = parts(low), parts(high)
+    slope, bend = largest(slope_a, slope_b, PEAK), largest(bend_a, bend_b, *BENDS)
+    phi_slope = largest(phi_a, phi_b, (1, 1))
     one, none = jnp.ones_like(low[:1]), jnp.zeros_like(low[:1])
-    before = jnp.concatenate([one, _psi(high[:-1])])
+    before = jnp.concatenate([one, psi[:-1]])
     off = jnp.concatenate([none, slope[:-1] * phi[1:], none])
-    ahead = jnp.concatenate([bend[:-1] * _big_phi(high[1:]), none])
+    ahead = PHI * jnp.concatenate([bend[:-1] * jnp.minimum(0.5 + high[1:] / math.sqrt(2 * math.pi), 1), none])
     curve = jnp.max(before * phi_slope + ahead + off[:-1] + off[1:])
-    closed = jnp.cumsum((low >= 0.5)[::-1])[::-1] > 0
-    moves = jnp.cumsum((high > 0.25)[::-1])[::-1] > 0
+    i = jnp.arange(low.size)
+    closed = (i <= jnp.max(jnp.where(low >= 0.5, i, -1))) | ((i > 0) & (jnp.concatenate([one, high[:-1]]) <= 0.5))
+    moves = i <= jnp.max(jnp.where(high > 0.25, i, -1))
     row = jnp.hypot(off[:-1], before * (phi_slope + jnp.where(moves, 4 * phi, 0)))
-    return curve, jnp.max(jnp.where(closed | (before == 0), 0, row))
-
-
-def _psi_bend(t: jax.Array) -> jax.Array:
-    u = jnp.where(t > 0.5, 2 * t - 1, 1)
-    s = u**-2
-    return jnp.where(t > 0.5, 8 * (2 * s - 3) * jnp.exp(1 - s + 2 * jnp.log(s)), 0)
+    return curve, jnp.max(jnp.where(closed, 0, row))
 
 
 def _psi(t: jax.Array) -> jax.Array:

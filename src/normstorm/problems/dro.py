@@ -55,7 +55,7 @@ from .linear import Matrix, generator, sphere_rows
 
 G = 9 / (8 * math.sqrt(3))
 LS = 2.0
-CELLS = 12  # even, so that u = 1/4 is an edge
+CELLS = 8  # even, so that u = 1/4 is an edge
 
 
 @pytree

@@ -142,7 +142,7 @@ class SeparableLogistic(FiniteSum, Certified):
 
     def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
         a: jax.Array = self._rows(x)
-        z, lengths = dot(a, x), jnp.linalg.norm(a, axis=1)
+        z, lengths = jnp.sum(a * x, axis=1), jnp.linalg.norm(a, axis=1)
         p, moved = self._weight(z), self._moved(z, lengths * radius)
         gradients = p[:, None] * a
         spread = jnp.max(jnp.linalg.norm(gradients - jnp.mean(gradients, axis=0), axis=1))

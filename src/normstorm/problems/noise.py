@@ -19,8 +19,9 @@ the length of (c L0F, b) + (c L1F g, 0), hence at most hypot(c L0F, b) + c L1F g
 
 **Range.** grad f(x, s) lies in the ball around grad F(x) whose radius is the sum of the lengths of the n_p, which are
 bounded for the gradient at hand. Its change is at most D plus the changes of the n_p, where the objective bounds D near
-x (`change`, O(d), without a limit on the radius). Both are attained by samples that point along the gradient and its
-change for all noises but `coordinate` beside others; unbounded noise has an infinite range.
+x (`change`, O(d), without a limit on the radius; per unit of radius it does not fall when the radius grows). Both are
+attained by samples that point along the gradient and its change for all noises but `coordinate` beside others;
+unbounded noise has an infinite range.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from normstorm._shared.validate import nonnegative, positive
 from normstorm.random import numbers
 
 from .base import STATIC, Certified, margin, pytree, raised, unit
+
+TINY = 1e-12
 
 
 class Effect(NamedTuple):
@@ -248,9 +251,10 @@ class Noisy(Certified):
 
     def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
         radius, gradient = jnp.asarray(radius, x.dtype), self.objective.grad(x)
-        moved = self.objective.change(x, radius)
         # Near a stationary point a gradient is a small difference: it may have lost what a rounding of x would change.
-        lost, none = self.objective.change(x, margin(x) * jnp.linalg.norm(x)), jnp.zeros_like(radius)
+        rounding = margin(x) * (jnp.linalg.norm(x) + TINY)
+        steepness = self.objective.change(x, jnp.maximum(radius, rounding)) / jnp.maximum(radius, rounding)
+        moved, lost, none = radius * steepness, rounding * steepness, jnp.zeros_like(radius)
         spread, change = none, moved
         for noise in self.noises:
             size, more = noise.range(gradient, moved, radius)
