@@ -8,7 +8,7 @@
     x_{t+1} = x_t - eta_t u_t
 
 and, optionally, averaging: which point is handed out, the iterate or an average (it may also move another point than
-the one at which gradients are asked).
+the one at which gradients are asked); and an observer, which watches the run and may end it.
 
 Each word keeps its own state. Floats are data, so a sweep over them is a vmap; integers are part of the program.
 """
@@ -27,6 +27,7 @@ from normstorm._shared.pytrees import pytree
 
 from .averaging import NoAveraging
 from .estimators import GradientSample, static
+from .observers import NoObserver
 from .requirements import FINITE_SUM, NOTHING, refusal
 
 Tree = Any
@@ -45,18 +46,20 @@ class State(NamedTuple):
     geometry: Tree
     schedule: Tree
     averaging: Tree = ()
+    observer: Tree = ()
 
 
 @pytree
 @dataclass(frozen=True)
 class Algorithm:
-    """Three words and a name, and a fourth word if it hands out another point than its iterate."""
+    """Three words and a name; a fourth if it hands out another point than its iterate, a fifth if it is watched."""
 
     estimator: Any
     geometry: Any
     schedule: Any
     name: str = static("algorithm")
     averaging: Any = field(default_factory=NoAveraging)
+    observer: Any = field(default_factory=NoObserver)
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         """The samples of one step."""
@@ -67,20 +70,22 @@ class Algorithm:
         grads, estimator, cost = self.estimator.first_gradients(problem, x, samples)
         weight, schedule = self.schedule.weight(1, grads, self.schedule.init(x))
         m = self.estimator.first_estimate(grads, weight)
-        begun = State(x, x, m, estimator, self.geometry.init(x), schedule, self.averaging.init(x))
+        watched = self.observer.first(problem, x, m, grads)
+        begun = State(x, x, m, estimator, self.geometry.init(x), schedule, self.averaging.init(x), watched)
         return self._move(1, begun, grads), cost
 
     def step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         """Step t >= 2: the new state and the sample gradients asked."""
-        stopped = self.geometry.stopped(state.geometry)
-        if stopped is False:
+        reasons = self.geometry.stopped(state.geometry), self.observer.stopped(state.observer)
+        stopped = [reason for reason in reasons if reason is not False]
+        if not stopped:
             return self._step(problem, state, samples, t)
 
         def go_on() -> tuple[State, Any]:
             moved, cost = self._step(problem, state, samples, t)
             return moved, jnp.asarray(cost, jnp.uint32)
 
-        gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
+        gone: tuple[State, Any] = jax.lax.cond(jnp.any(jnp.array(stopped)), lambda: (state, jnp.uint32(0)), go_on)
         return gone
 
     def point(self, state: State) -> Tree:
@@ -136,15 +141,20 @@ class Algorithm:
     def _step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         x, x_prev = state.x, state.x_prev
         grads, estimator, cost = self.estimator.sample_gradients(problem, t, x, x_prev, state.estimator, samples)
+        foresee = getattr(self.schedule, "foreseen", None)
+        foreseen = None if foresee is None else foresee(state.schedule)
         weight, schedule = self.schedule.weight(t, grads, state.schedule)
         m = self.estimator.update_estimate(state.m, grads, weight)
-        return self._move(t, state._replace(m=m, estimator=estimator, schedule=schedule), grads), cost
+        foreseen = weight if foreseen is None else foreseen
+        watched = self.observer.step(problem, x, x_prev, state.m, m, grads, weight, foreseen, state.observer)
+        after = state._replace(m=m, estimator=estimator, schedule=schedule, observer=watched)
+        return self._move(t, after, grads), cost
 
     def _move(self, t: Any, state: State, grads: GradientSample) -> State:
         """From x_t, with m_t in place, to x_{t+1}."""
-        x, _, m, estimator, geometry, schedule, averaging = state
+        x, _, m, estimator, geometry, schedule, averaging, observer = state
         direction, geometry = self.geometry.step(t, x, m, grads.g, geometry)
         eta, schedule = self.schedule.step(t, m, grads, schedule)
         moved = jax.tree.map(lambda x, u: x - eta * u, self.averaging.base(x, averaging), direction)
         moved, averaging = self.averaging.step(t, moved, x, averaging)
-        return State(moved, x, m, estimator, geometry, schedule, averaging)
+        return State(moved, x, m, estimator, geometry, schedule, averaging, observer)

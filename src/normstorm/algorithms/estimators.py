@@ -27,6 +27,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 
 from normstorm._shared.pytrees import pytree
 from normstorm.random import THREEFRY
@@ -42,12 +43,15 @@ class GradientSample(NamedTuple):
     g_prev       the one at x_prev
     g_sub        at x, over the samples of g_prev
     restarted    whether g is a new estimate, not a change
+    pieces       of an estimate that is followed: g_sub, g_prev and the rest of g (of step 1: g), cut into means of
+                 equally many samples
     """
 
     g: Tree
     g_prev: Tree = None
     g_sub: Tree = None
     restarted: Any = None
+    pieces: Tree = None
 
 
 Sampled = tuple[GradientSample, Tree, Any]  # what was asked, the estimator's own state, the cost
@@ -122,6 +126,16 @@ class Transported(_MiniBatch):
         return GradientSample(problem.grad(ahead, samples)), state, self.K
 
 
+def by_pieces(problem: Any, x: Tree, samples: Tree, pieces: int) -> Tree:
+    """The mean gradients of so many equal parts of the samples, (pieces, ...)."""
+    parts = jax.tree.map(lambda s: s.reshape(pieces, -1, *s.shape[1:]), samples)
+    return jax.vmap(problem.grad, (None, 0))(x, parts)
+
+
+def _mean(pieces: Tree) -> Tree:
+    return jax.tree.map(lambda g: jnp.mean(g, 0), pieces)
+
+
 @pytree
 @dataclass(frozen=True)
 class Corrected(_MiniBatch):
@@ -129,19 +143,36 @@ class Corrected(_MiniBatch):
 
     The K samples are split once into a head of k and a tail of K - k: the head is asked at x and at x_prev, the tail
     at x. That is K + k sample gradients and nothing is asked twice; the first step asks K and m_1 is their mean.
+    `pieces` cuts head, tail and first batch into so many parts whose gradients are told one by one, for an observer.
     """
 
     k: int = static()
+    pieces: tuple[int, int, int] | None = field(default=None, kw_only=True, metadata={"static": True})
+
+    def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
+        if self.pieces is None:
+            return super().first_gradients(problem, x, samples)
+        parts = by_pieces(problem, x, samples, self.pieces[2])
+        return GradientSample(_mean(parts), pieces=parts), (), self.K
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         K, k = self.K, self.k
-        head = jax.tree.map(lambda s: s[:k], samples)
-        g_k, g_prev = problem.grad(x, head), problem.grad(x_prev, head)
+        head, rest = jax.tree.map(lambda s: s[:k], samples), jax.tree.map(lambda s: s[k:], samples)
+        tail = pieces = None
+        if self.pieces is None:
+            g_k, g_prev = problem.grad(x, head), problem.grad(x_prev, head)
+            if k < K:
+                tail = problem.grad(x, rest)
+        else:
+            heads, tails, _ = self.pieces
+            here, there = (by_pieces(problem, point, head, heads) for point in (x, x_prev))
+            g_k, g_prev = _mean(here), _mean(there)
+            others = by_pieces(problem, x, rest, tails) if k < K else None
+            tail, pieces = _mean(others), (here, there, others)
         g_K = g_k
         if k < K:
-            tail = problem.grad(x, jax.tree.map(lambda s: s[k:], samples))
             g_K = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, g_k, tail)
-        return GradientSample(g_K, g_prev, g_k), state, K + k
+        return GradientSample(g_K, g_prev, g_k, pieces=pieces), state, K + k
 
     def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
         g_K, g_prev, g_k = grads.g, grads.g_prev, grads.g_sub
@@ -165,7 +196,7 @@ class LargeFirstBatch(Corrected):
 
     def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
         large = draw_large_batch(problem, samples[-1], self.first_batch)
-        return GradientSample(problem.grad(x, large)), (), self.first_batch
+        return super().first_gradients(problem, x, large)[0], (), self.first_batch
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         return super().sample_gradients(problem, t, x, x_prev, state, samples[0])

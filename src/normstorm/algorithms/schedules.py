@@ -5,6 +5,7 @@ A schedule is a frozen, JAX-registered dataclass with
     init(x)                      -> state
     weight(t, grads, state)       -> (a_t, state), the weight of the fresh gradient in m_t
     step(t, m, grads, state)      -> (eta_t, state)
+    foreseen(state)               -> None, or, if a_t depends on the gradients of step t, a number known before them
 
 `grads` is the `GradientSample` of step t, so that both may depend on gradients seen.
 """
@@ -193,6 +194,9 @@ class MetaStorm:
     def init(self, x: Tree) -> Tree:
         last = jax.tree.map(jnp.zeros_like, x) if self.kind == "difference" else ()
         return _zero_sum(x), _zero_sum(x), 1 + _zero(x), last
+
+    def foreseen(self, state: Tree) -> Any:
+        return state[2] if self.kind == "difference" else None
 
     def _weight(self, seen: KahanSum) -> Any:
         return (1 + seen.total / (self.a0 * self.a0)) ** (-2 / 3)

@@ -278,6 +278,7 @@ class Execution:
             smallest=Pick(stats.best_step, stats.best_x),
             candidates=Pick(self.picks, saved),
             estimate=state.m,
+            observer=state.observer,
         )
 
 

@@ -61,6 +61,7 @@ class Trace:
     smallest: Pick
     candidates: Pick
     estimate: Tree = field(repr=False)
+    observer: Tree = field(repr=False, default=())
 
     @property
     def status(self) -> np.ndarray:
