@@ -13,7 +13,7 @@ _MAKERS = (
     *(sign.generalized_signsgd, sign.sign_storm, sign.generalized_signstorm),
     *(adagrad.adagrad_norm, adagrad.super_adam),
     *(storm.storm, storm.storm_plus, storm.meta_storm, storm.meta_storm_sg, storm.meta_storm_na),
-    storm.hybrid_sarah_sgd,
+    *(storm.hybrid_sarah_sgd, storm.measured_storm),
     *(spider.spider_1, spider.spider_2, spider.l0l1_spider, spider.symmetric_spider, spider.beta_gd, spider.page),
     *(finite_sum.svrg, finite_sum.saga, finite_sum.sarah),
     *(mars.mars, muon.muon, muon.muon_mvr, muon.limuon, muon.scion),

@@ -113,6 +113,54 @@ class ShiftedPower:
         return self.gamma * self._mu(t), state
 
 
+class Curvature(NamedTuple):
+    """A running mean of squared curvatures, how many were seen, and the length of the last step."""
+
+    square: jax.Array
+    count: jax.Array
+    moved: jax.Array
+
+
+@pytree
+@dataclass(frozen=True)
+class MeasuredCurvature:
+    """a_{t+1} = (1 + (t - 1)/offset)^{-2/3}, eta_t = scale sqrt(a_{t+1}) / L_t, for steps x_{t+1} = x_t - eta_t m_t.
+
+    L_t^2 is a running mean of ||g_k(x_i) - g_k(x_{i-1})||^2 / ||x_i - x_{i-1}||^2 over i <= t in which the last one has
+    a weight of at least 1/20; L_1 = L0 + L1 ||m_1||. No step is longer than `longest` times a_{t+1}.
+    """
+
+    L0: float
+    L1: float
+    longest: float
+    offset: float
+    scale: float
+
+    def init(self, x: Tree) -> Curvature:
+        return Curvature(_zero(x), _zero(x), _zero(x))
+
+    def _weight(self, t: Any) -> Any:
+        return (1 + jnp.maximum(t - 2, 0) / self.offset) ** (-2 / 3)
+
+    def weight(self, t: Any, grads: GradientSample, state: Curvature) -> tuple[Any, Tree]:
+        return self._weight(t), state
+
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Curvature) -> tuple[Any, Tree]:
+        size = norm(m)
+        stated = self.L0 + self.L1 * size
+        square, count = stated * stated, state.count
+        if grads.g_prev is not None:
+            seen = _squared(jax.tree.map(jnp.subtract, grads.g_sub, grads.g_prev))
+            moves = state.moved > 0
+            count = count + moves
+            share = jnp.where(moves, jnp.maximum(1 / jnp.maximum(count, 1), 1 / 20), 0)
+            ratio = seen / jnp.where(moves, state.moved, 1) ** 2
+            square = jnp.where(count > 0, (1 - share) * state.square + share * ratio, square)
+        length = self.scale * jnp.sqrt(self._weight(t + 1)) * size / jnp.sqrt(square)
+        moved = jnp.where(size > 0, jnp.minimum(length, self.longest * self._weight(t + 1)), 0)
+        return moved / jnp.where(size > 0, size, 1), Curvature(square, count, moved)
+
+
 @pytree
 @dataclass(frozen=True)
 class AdaGradNorm:

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from normstorm._shared.validate import Range, batch, flag, parameter, positive, weight
+from normstorm._shared.validate import Range, batch, flag, nonnegative, parameter, positive, weight
 
 from .core import Algorithm
 from .estimators import Corrected, LargeFirstBatch, TwoBatch
 from .geometries import Euclidean
-from .schedules import Constant, MetaStorm, Storm, StormPlus
+from .schedules import Constant, MeasuredCurvature, MetaStorm, Storm, StormPlus
 
 UP_TO_HALF = Range("a number in (0, 1/2]", lambda n: 0 < n <= 0.5)
 
@@ -92,6 +92,41 @@ def meta_storm_na(*, eta: float, p: float = 0.5, a0: float = 1.0, b0: float = 1.
     Departures: this form is not checked against the paper word by word; mini-batches; p may be any number in (0, 1/2].
     """
     return _meta("meta_storm_na", "count", eta, p, a0, b0, K)
+
+
+def measured_storm(
+    *,
+    L0: float,
+    longest: float,
+    L1: float = 0.0,
+    offset: float = 10.0,
+    scale: float = 1.0,
+    K: int = 1,
+    k: int | None = None,
+) -> Algorithm:
+    """STORM whose steps follow the curvature that its corrections measure.
+
+    L0, longest, offset, scale > 0, L1 >= 0, 1 <= k <= K.
+
+        a_{t+1} = (1 + (t - 1)/offset)^{-2/3},      eta_t = min{scale sqrt(a_{t+1}) / L_t, longest a_{t+1} / ||m_t||}
+        L_t^2: running mean of ||g_k(x_i) - g_k(x_{i-1})||^2 / ||x_i - x_{i-1}||^2 over i <= t;  L_1 = L0 + L1 ||m_1||
+
+    where g_k is the mean over the first k of the K samples of step i. sqrt(a) keeps the noise that a step adds to the
+    correction as small as that of the fresh gradient; `longest`, noise over smoothness, keeps its largest value so, too.
+    L0 and L1 decide the first step, and are not needed after it.
+
+    Cost: K sample gradients at the first step, K + k at every later one.
+    Assumes: nothing; made for runs that end when the certificate of their trajectory reaches a target.
+    Rate: none proven before the run.
+    Source: this project. Departures: none.
+    """
+    who = "measured_storm"
+    K = batch(who, "K", K)
+    k = K if k is None else batch(who, "k", k, at_most=K)
+    L0, L1 = positive(who, "L0", L0), nonnegative(who, "L1", L1)
+    others = {"longest": longest, "offset": offset, "scale": scale}
+    schedule = MeasuredCurvature(L0, L1, *(positive(who, name, value) for name, value in others.items()))
+    return Algorithm(Corrected(K, k), Euclidean(), schedule, who)
 
 
 def hybrid_sarah_sgd(*, alpha: float, eta: float, first_batch: int, K: int = 1, same: bool = False) -> Algorithm:

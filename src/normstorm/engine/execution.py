@@ -218,6 +218,21 @@ class Execution:
         done.t.block_until_ready()
         return done
 
+    def stopped_at(self, state: State) -> np.ndarray:
+        """The step at which the observer ended a seed's run; 0: it did not."""
+        seeds = jax.tree.leaves(state.x)[0].shape[0]
+        if not self.config.stops:
+            return np.zeros(seeds, np.int32)
+        ended = np.asarray(jax.vmap(self.algorithm.observer.stopped)(state.observer))
+        return np.where(ended, state.observer.t, 0).astype(np.int32)
+
+    def ended(self, batches: list[Batch]) -> bool:
+        """Whether no seed has a step left to take."""
+        if not self.config.stops:
+            return False
+        over = [(self.stopped_at(b.state) > 0) | (np.asarray(b.recorder.stats.diverged) > 0) for b in batches]
+        return bool(np.concatenate(over)[: len(self.seeds)].all())
+
     def identity(self, x: Tree) -> dict[str, Any]:
         """What determines the numbers, and what a checkpoint must agree with."""
         leaves, structure = jax.tree.flatten((self.algorithm, x))
@@ -253,6 +268,10 @@ class Execution:
         records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
         diverged, every = stats.diverged > 0, np.arange(n)
+        stopped, reached = self.stopped_at(state), int(host[0].t)
+        if reached < self.steps:  # all seeds have ended: what was to be saved later is where they stand
+            here = jax.tree.map(np.asarray, jax.vmap(self.algorithm.point)(state))
+            saved = jax.tree.map(lambda kept, x: _where(self.picks > reached, x[:, None], kept), saved, here)
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
         average = self.config.average
         return Trace(
@@ -262,8 +281,13 @@ class Execution:
             steps=self.steps,
             width=self.config.width,
             diverged_at=stats.diverged,
+            stopped_at=stopped,
             mean_grad_norm=np.where(
-                diverged, np.inf, (stats.total.astype(np.float64) - stats.lost) / self.steps if average else np.nan
+                diverged,
+                np.inf,
+                (stats.total.astype(np.float64) - stats.lost) / np.where(stopped, stopped, self.steps)
+                if average
+                else np.nan,
             ),
             min_grad_norm=stats.least if average else np.full(n, np.nan),
             cost=count(stats.cost, stats.carry),
@@ -283,7 +307,7 @@ class Execution:
 
 
 def _where(which: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    return np.where(which.reshape(-1, *(1,) * (one.ndim - 1)), one, other)
+    return np.where(which.reshape(*which.shape, *(1,) * (one.ndim - which.ndim)), one, other)
 
 
 def prepare(
@@ -328,10 +352,11 @@ def prepare(
         costs=costs,
         piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
         counted=on_gpu,
+        stops=getattr(algorithm.observer, "target", None) is not None,
         wide=rows is None or _size(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
     )
-    if on_gpu and chip:
+    if on_gpu and chip and not config.stops:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)

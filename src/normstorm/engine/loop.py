@@ -40,6 +40,7 @@ class ExecutionConfig(NamedTuple):
     piece    steps that are taken in small arrays, if they fit there; else 0
     counted  whether a chunk of full length is a loop of its own, whose steps are known beforehand: a GPU, which waits
              for the host wherever it has to ask, then need not ask
+    stops    whether a seed may end before the others, and then asks nothing more
     on_chip  whether the loop over steps is one kernel of a GPU
     wide     whether a CPU's 512-bit registers are used;   quick   whether it is compiled in the older and quicker way
     """
@@ -55,6 +56,7 @@ class ExecutionConfig(NamedTuple):
     costs: tuple[int, int] | None
     piece: int = 0
     counted: bool = False
+    stops: bool = False
     on_chip: bool = False
     wide: bool = False
     quick: bool = False
@@ -179,7 +181,7 @@ def advance(
         end = jnp.minimum(end, schedule.record_steps[kept.row]) if config.cut else end
         count = end - t0
         state, path = take_chunk(problem, algorithm, config, t0, count, batch, path)
-        seen = measure(problem, config.average, known_costs(config, t0), kept.stats, path, t0, count)
+        seen = measure(problem, config, known_costs(config, t0), kept.stats, path, t0, count)
         stats = updated(kept.stats, seen)
         records, row = record(problem, config, schedule.record_steps, kept, seen, path, state.m)
         saved = save(schedule.bounds, stats, kept.saved, seen)

@@ -188,10 +188,10 @@ def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
     return jax.tree.map(lambda n, o: jnp.where(which.reshape(-1, *(1,) * (n.ndim - 1)), n, o), new, old)
 
 
-def measure(problem: Any, average: bool, costs: Any, stats: RunningStats, path: Path, t0: Any, count: Any) -> Measured:
+def measure(problem: Any, config: Any, costs: Any, stats: RunningStats, path: Path, t0: Any, count: Any) -> Measured:
     """Norms of a chunk, and which of its steps count; `costs` are those of the steps, if they are known beforehand."""
     point = path.x if path.point is None else path.point
-    size = path.size
+    size, average = path.size, config.average
     gradient = over_points(problem.full_grad, point) if average and path.grad_norm is None else None
     grad_norm: Any = size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
     step = jnp.arange(size.shape[0], dtype=jnp.int32)[:, None]
@@ -200,6 +200,7 @@ def measure(problem: Any, average: bool, costs: Any, stats: RunningStats, path: 
     stop = jnp.min(jnp.where(finite | (step > last), last, step), 0)
     asked = (step <= stop) & (stats.diverged == 0)
     each: Any = path.cost if costs is None else costs[:, None]
+    asked = asked & (each > 0) if config.stops else asked
     costs = jnp.where(asked, each, jnp.uint32(0))
     return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
 

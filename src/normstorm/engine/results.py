@@ -28,10 +28,12 @@ class Trace:
     steps             T, the number of steps that were asked for;   algorithm, problem: names
     width             seeds of a batch: with the same width, any of the seeds alone gives the same bits
     diverged_at       (n,)  the step t at which a non-finite number appeared; 0: never. Such a seed stays at x_t.
+    stopped_at        (n,)  the last step of a seed that its observer ended; 0: it was not. Nothing is asked after it,
+                      and means are over the steps up to it
     mean_grad_norm    (n,)  mean of ||grad F(x_t)|| over t = 1..T; infinite if the seed diverged, nan if not asked for
     min_grad_norm     (n,)  their minimum, up to the divergence
     cost              (n,)  sample gradients asked
-    record_steps      (r,)  the recorded t; the next five are (n, r), nan after a divergence
+    record_steps      (r,)  the recorded t; the next five are (n, r), nan after a divergence or the end
     grad_norm, running_mean, value, error, record_cost    ||grad F(x_t)||, its mean over 1..t, F(x_t),
                       ||m_t - grad F(x_t)||, cost of steps 1..t
     last              x_{T+1}, the point where the run stands
@@ -39,6 +41,7 @@ class Trace:
     smallest          x_t with the smallest ||m_t||
     candidates        x_t with t uniform in each of R slices of 1..T that are as equal as integers allow, (n, R)
     estimate          m_T; not finite if the seed diverged
+    observer          the state of the algorithm's observer after the last step
     """
 
     algorithm: str
@@ -47,6 +50,7 @@ class Trace:
     steps: int
     width: int
     diverged_at: np.ndarray
+    stopped_at: np.ndarray
     mean_grad_norm: np.ndarray
     min_grad_norm: np.ndarray
     cost: np.ndarray

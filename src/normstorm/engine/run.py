@@ -94,9 +94,12 @@ def run(
                 if progress is not None:
                     progress(done, execution.steps)
                 now = time.monotonic()
-                if checkpoint is not None and (now - saved >= checkpoint_seconds or done == steps):
+                over = done == steps or execution.ended(batches)
+                if checkpoint is not None and (now - saved >= checkpoint_seconds or over):
                     storage.save(checkpoint, _flat(batches), identity)
                     saved = now
+                if over:
+                    break
         except KeyboardInterrupt as stop:
             if checkpoint is not None:
                 _save_anyway(stop, checkpoint, batches, identity)

@@ -12,8 +12,9 @@ sum of the errors ||m_s - grad F(x_s)||. It is summed up from observed squares, 
         + sum_{s=2}^t [C_s p_s + (p_s - p_{s-1})_+ + w_s e_s + sum_j (w_s^2/(2 p_s) + psi(lam w_s r)/(lam r^2)) O_sj^2]
 
 O_sj is the distance of a piece of step s (its samples are cut into pieces) from a predictable centre, r and R are sure
-bounds of O_sj and of the radius of a ball that holds the piece, and lam w_s r < 1, p_s >= w_s^2 R^2/B are checked on
-the way. J instances (lam, B, p_1) are fixed before the run, and the smallest E_t counts. Statement and proof:
+bounds of O_sj and of the radius of a ball that holds the piece, lam w_s r < 1 and p_s >= w_s^2 R^2/B. A step whose
+range is too large for that, or would raise p_s by more, pays w_s times a sure bound of its error in their place. J
+instances (lam, B, p_1) are fixed before the run, and the smallest E_t counts. Statement and proof:
 docs/theory/trajectory.md. Formulas take the module `xp` that computes them: numpy, or one with the same names.
 
 Source: Fan, Grama and Liu's exponential inequality for observed squares; Ville's inequality; Hoeffding's lemma.
@@ -32,6 +33,7 @@ from .constants import Constants, gradient_bound
 
 CONTRACTION = 0.3002832  # the largest t (1 - t/sqrt(1 + t^2)), rounded up
 HYSTERESIS = 1.3  # p follows the observed noise once it is off by more
+SURELY = 0.9  # lam w r from which on the squares of a step are not used
 FORGETS = 0.01  # the least weight of the last step in the running mean of squares
 QUIETER = (1.6, 0.5, 0.15, 0.04)  # instances: the noise is so many times that for which they are made
 ROOM = 6.0  # B is so many times the least one for that
@@ -247,15 +249,16 @@ def follow_step(
     wanted = xp.sqrt(old.square / (2 * xp.maximum(price, 1e-30)))
     keep = (old.square == 0) | ((wanted <= HYSTERESIS * old.p) & (wanted * HYSTERESIS >= old.p))
     B, lam = fixed.B, fixed.lam
-    largest = w * xp.maximum(head_R, tail_R)
-    p = xp.maximum(xp.where(keep, old.p, wanted), largest * largest / B)
-    cost = price * p + xp.maximum(p - old.p, 0.0) + w * seen.rest
-    cost = cost + (w * w / (2 * p) + _linear(lam, w, head_r)) * seen.head
-    r = head_r
+    largest, r = w * xp.maximum(head_R, tail_R), xp.maximum(head_r, tail_r)
+    off = cut.heads * head_off + cut.tails * tail_off
+    followed = xp.where(keep, old.p, wanted)
+    needed = largest * largest / B
+    surely = (lam * w * r >= SURELY) | (needed - followed > w * off)
+    p = xp.maximum(followed, xp.where(surely, 0.0, needed))
+    observed = (w * w / (2 * p) + _linear(lam, w, head_r)) * seen.head
     if cut.tails:
-        cost = cost + (w * w / (2 * p) + _linear(lam, w, tail_r)) * seen.tail
-        r = xp.maximum(head_r, tail_r)
-    cost = xp.where(lam * w * r < 1, cost, math.inf)
+        observed = observed + (w * w / (2 * p) + _linear(lam, w, tail_r)) * seen.tail
+    cost = price * p + xp.maximum(p - old.p, 0.0) + w * seen.rest + xp.where(surely, w * off, observed)
     paid, lost = _kahan(xp, old.paid, old.lost, cost)
     norms, norms_lost = _kahan(xp, old.norms, old.norms_lost, theta * old.size)
     t = old.t + 1
@@ -270,7 +273,7 @@ def follow_step(
         norms_lost,
         seen.size,
         (1 - share) * old.square + share * (w * w * (seen.head + seen.tail)),
-        b * old.sure + cut.heads * head_off + cut.tails * tail_off + seen.rest,
+        b * old.sure + off + seen.rest,
         old.curve + seen.moved * seen.moved,
         xp.where(seen.moved * L1 <= 1, xp.maximum(old.rate, seen.moved / xp.maximum(theta, 1e-30)), math.inf),
         t,
