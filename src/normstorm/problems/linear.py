@@ -13,14 +13,13 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
-from numpy.typing import NDArray
 
 from normstorm._shared.validate import NONNEGATIVE, OPEN_UNIT, nonnegative, number, whole
 
 from .base import Certified, FiniteSum, dot, longest, margin, pytree, raised
+from .infima import Matrix as Matrix
+from .infima import regularised_bound
 from .lemmas import from_hessian
-
-Matrix = NDArray[np.float64]
 
 
 @pytree
@@ -212,9 +211,7 @@ class LogisticNonconvex(FiniteSum, Certified):
     sigma0 = max ||a_i|| + V (4A). E||v - E v||^2 <= E||a||^2 gives sigma0 (4B).
     **Range.** Around the regulariser's gradient, ||v_i|| <= R/(1 + e^(-R ||x||)) with R = max ||a_i||: the spread. p
     moves by at most tanh(D/4) when z moves by D, symmetrically around 0, so change = R tanh(R radius/4) + 2 lam radius.
-    **Lower bound.** F >= min of the logistic part. log(1 + e^-z) >= H(q) - q z for every q in [0, 1], where H(q) = -q
-    log q - (1 - q) log(1 - q); equality at q = 1/(1 + e^z). If E q a = 0, then E H(q) is a lower bound of F at every
-    x. `infimum` is this number for q = p at the logistic minimiser, moved onto E q a = 0 by least squares.
+    **Lower bound.** By duality in every cell of a cover of a box that holds the minimum, see `infima.py`.
     """
 
     data: Matrix
@@ -294,7 +291,8 @@ def logistic_nonconvex(
     labels = np.sign(a @ sphere_rows(rng, 1, dim)[0])
     labels[rng.random(n) < flips] *= -1
     rows = a * labels[:, None]
-    return LogisticNonconvex(rows, nonnegative(name, "lam", lam), logistic_lower_bound(rows))
+    lam = nonnegative(name, "lam", lam)
+    return LogisticNonconvex(rows, lam, regularised_bound(rows, lam))
 
 
 def generator(name: str, seed: int) -> np.random.Generator:
@@ -304,24 +302,6 @@ def generator(name: str, seed: int) -> np.random.Generator:
 def sphere_rows(rng: np.random.Generator, n: int, dim: int) -> Matrix:
     rows = rng.standard_normal((n, dim))
     return np.asarray(rows / _lengths(rows)[:, None])
-
-
-def logistic_lower_bound(rows: Matrix) -> float:
-    """A lower bound of min_x E log(1 + exp(-a'x)), by duality (see LogisticNonconvex); at worst 0."""
-    x = np.zeros(rows.shape[1])
-    for _ in range(50):
-        p = _sigmoid(-rows @ x)
-        hessian = (rows * (p * (1 - p))[:, None]).T @ rows + 1e-9 * np.eye(len(x))
-        x = x + np.linalg.solve(hessian, rows.T @ p)
-        if not np.all(np.isfinite(x)) or np.linalg.norm(x) > 1e3:
-            return 0.0
-    q = _sigmoid(-rows @ x)
-    for _ in range(3):
-        q = q - rows @ np.linalg.solve(rows.T @ rows, rows.T @ q)
-    if np.min(q) <= 0 or np.max(q) >= 1:
-        return 0.0
-    entropy = -q * np.log(q) - (1 - q) * np.log1p(-q)
-    return max(float(np.mean(entropy)) * (1 - 1e-9), 0.0)
 
 
 def _separable_rows(name: str, n: int, dim: int, margin: float, seed: int) -> tuple[Matrix, float]:
@@ -366,7 +346,3 @@ def _second_moment(a: Matrix) -> Matrix:
 
 def _largest(matrix: Matrix) -> float:
     return float(np.linalg.eigvalsh(matrix)[-1])
-
-
-def _sigmoid(z: Matrix) -> Any:
-    return 0.5 * (1 + np.tanh(z / 2))

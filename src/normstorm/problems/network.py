@@ -22,7 +22,7 @@ USECH = 0.447744  # above max u sech^2 u = 0.4477432...
 @pytree
 @dataclass(frozen=True, eq=False)
 class TanhNetwork(FiniteSum, Certified):
-    """f_i = (N_i - y_i)^2/2 + (rho/4) ||theta||^4, N_i = v'tanh(W x_i), theta = (W, v) flattened. F* >= 0.
+    """f_i = (N_i - y_i)^2/2 + (rho/4) ||theta||^4, N_i = v'tanh(W x_i), theta = (W, v) flattened.
 
     h hidden units, ||x_i|| <= R, |y_i| <= Y, E y^2 = Y2^2, r = ||theta||, so ||W||^2 + ||v||^2 = r^2.
     **The network.** |tanh u| <= min(1, |u|) gives ||tanh(W x)|| <= min(sqrt h, R ||W||), so |N| <= n(r) = min(sqrt h
@@ -43,6 +43,12 @@ class TanhNetwork(FiniteSum, Certified):
     r on. So 4A: (2 n(r) + Y + Y2) R r <= sigma0 + sigma1 ||grad F||, and 4B: ((n(r) + Y2) R r)^2 <= sigma0^2 + sigma1^2
     B(r)^2, by the radial lemma for the chosen sigma1. Without the regulariser there are no global constants (see
     `negative.py`).
+    **Lower bound.** For any numbers p_i, (N - y)^2/2 >= p (y - N) - p^2/2. With c = w'x/||w||, tanh(w'x) is ||w|| c
+    times a number in (0, 1], so |E p tanh(w'x)| <= ||w|| max(E (p c)_+, E (p c)_-) = ||w|| (E|p c| + |E p c|)/2 <=
+    ||w|| S with S = (sqrt(E|p| lmax(E |p| xx')) + ||E p x||)/2, as E|p c| <= sqrt(E|p| E|p| c^2). And sum |v_j| ||w_j||
+    <= r^2/2. So E p N <= S r^2/2 and F >= E p y - E p^2/2 - S r^2/2 + rho r^4/4 >= E p y - E p^2/2 - S^2/(4 rho). With
+    the best multiple of p this is (E p y)^2/(2 E p^2 + S^2/rho), if E p y > 0. p = y - c u'x, u the direction of E y x
+    and c from a grid: the residuals of a linear function, which is what the regulariser leaves of the network.
     **Range.** Let w_j be the rows of W. |tanh(w_j'x)| <= T_j = tanh(R ||w_j||), so |N| <= sum |v_j| T_j. ||grad N||^2
     is the sum over j of q + ||x||^2 v_j^2 (1 - q)^2 with q = tanh(w_j'x)^2 in [0, T_j^2], convex in q: at most P^2 =
     sum max(R^2 v_j^2, T_j^2 + R^2 v_j^2 (1 - T_j^2)^2). Around the regulariser's gradient, spread = (sum |v_j| T_j + Y)
@@ -57,9 +63,9 @@ class TanhNetwork(FiniteSum, Certified):
     rho: float
     L1: float
     sigma1: float
+    infimum: float
     hidden: int = field(metadata=STATIC)
     name: ClassVar[str] = "tanh-network"
-    infimum: ClassVar[float] = 0.0
     infimum_kind: ClassVar[str] = "lower bound"
 
     def loss(self, theta: jax.Array, row: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -150,4 +156,18 @@ def tanh_network(
     x = sphere_rows(rng, whole(name, "n", n), inputs)
     y = np.tanh(x @ (3 * sphere_rows(rng, 1, inputs)[0]))
     rho, L1, sigma1 = (positive(name, k, v) for k, v in (("rho", rho), ("L1", L1), ("sigma1", sigma1)))
-    return TanhNetwork((x, y), rho, L1, sigma1, whole(name, "hidden", hidden))
+    return TanhNetwork((x, y), rho, L1, sigma1, network_bound(x, y, rho), whole(name, "hidden", hidden))
+
+
+def network_bound(x: Matrix, y: Vector, rho: float) -> float:
+    """A number below F at every theta, for any number of hidden units; see TanhNetwork."""
+    planted = x.T @ y
+    along = x @ planted / max(float(np.linalg.norm(planted)), 1e-300)
+
+    def bound(p: Vector) -> float:
+        size = np.abs(p)
+        S = float(np.sqrt(np.mean(size) * np.linalg.eigvalsh((x.T * size) @ x / len(x))[-1])) / 2
+        S += float(np.linalg.norm(p @ x)) / (2 * len(x))
+        return max(float(np.mean(p * y)), 0.0) ** 2 / max(2 * float(np.mean(p**2)) + S**2 / rho, 1e-300)
+
+    return max(bound(y - c * along) for c in np.linspace(0, 1.5, 151)) * (1 - 1e-9)
