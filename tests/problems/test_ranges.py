@@ -138,6 +138,28 @@ def test_a_range_of_ones_own() -> None:
         from_loss(cosines, ROWS, start=np.ones(3), range=1)
 
 
+class Quiet:
+    """A problem without noise, whose samples are nothing."""
+
+    name, is_exact = "quiet", True
+
+    def sample(self, key, n):
+        return ()
+
+    def grad(self, x, batch):
+        return x
+
+    def full_grad(self, x):
+        return x
+
+    def range(self, x, radius):
+        return 0 * x[0], radius + 0 * x[0]
+
+
+def test_a_range_without_samples_is_taken_as_it_is() -> None:
+    check_problem("run", Quiet(), jnp.ones(2))
+
+
 @pytest.mark.parametrize(
     ("problem", "sentence"),
     [
