@@ -75,7 +75,9 @@ def ratios(problem, x, y):
     """(spread, change) found/stated in float64, then in float32, at a point x of float32 numbers."""
     batch = samples_at(problem, x, y)
     here, there = each(problem, x, batch), each(problem, y, batch)
-    found = jnp.stack([least_radius(here), jnp.max(jnp.linalg.norm(here - there, axis=1))])
+    moved = jnp.max(jnp.linalg.norm(here - there, axis=1))
+    lost = 1e-15 * jnp.max(jnp.linalg.norm(here, axis=1))  # of a difference of neighbours, which a search would climb
+    found = jnp.stack([least_radius(here), jnp.maximum(moved - lost, 0)])
     distance = jnp.linalg.norm(x - y)
     double = jnp.stack(problem.range(x, distance * (1 + 1e-15)))
     single = jnp.stack(problem.range(x.astype(jnp.float32), (distance * (1 + 1e-6)).astype(jnp.float32)))

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm._shared.validate import NONNEGATIVE, OPEN_UNIT, nonnegative, number, whole
+from normstorm._shared.validate import NONNEGATIVE, OPEN_UNIT, number, whole
 
 from .base import Certified, FiniteSum, dot, longest, margin, pytree, raised
 from .infima import Matrix as Matrix
@@ -291,7 +291,7 @@ def logistic_nonconvex(
     labels = np.sign(a @ sphere_rows(rng, 1, dim)[0])
     labels[rng.random(n) < flips] *= -1
     rows = a * labels[:, None]
-    lam = nonnegative(name, "lam", lam)
+    lam = number(name, "lam", lam, NONNEGATIVE)
     return LogisticNonconvex(rows, lam, regularised_bound(rows, lam))
 
 

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm._shared.validate import positive, whole
+from normstorm._shared.validate import POSITIVE, number, positive, whole
 
 from .base import STATIC, Certified, FiniteSum, dot, longest, pytree, raised
 from .lemmas import Vector, largest_excess
@@ -155,7 +155,8 @@ def tanh_network(
     inputs, rng = whole(name, "inputs", inputs), generator(name, seed)
     x = sphere_rows(rng, whole(name, "n", n), inputs)
     y = np.tanh(x @ (3 * sphere_rows(rng, 1, inputs)[0]))
-    rho, L1, sigma1 = (positive(name, k, v) for k, v in (("rho", rho), ("L1", L1), ("sigma1", sigma1)))
+    rho = number(name, "rho", rho, POSITIVE)  # its part in the lower bound is computed here
+    L1, sigma1 = positive(name, "L1", L1), positive(name, "sigma1", sigma1)
     return TanhNetwork((x, y), rho, L1, sigma1, network_bound(x, y, rho), whole(name, "hidden", hidden))
 
 
