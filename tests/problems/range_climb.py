@@ -22,7 +22,6 @@ from normstorm.problems.synthetic import DoubleWell
 
 PLACES = ("start", "path", "solution", "far", "anywhere")
 RADII = (1e-3, 0.03, 1.0, 10.0)
-EACH = 2  # climbers of a place and a radius
 CASES = {name: (lambda name=name: get(name)) for name in PROBLEMS}
 CASES |= {
     "matrix-regression": lambda: Flat(get("matrix-regression")),
@@ -85,7 +84,7 @@ def ratios(problem, x, y):
     return jnp.nan_to_num(jnp.concatenate([found / double, found / single]), nan=0.0)
 
 
-def points(problem, rng):
+def points(problem, rng, crowd):
     """(start, path, solution, far) of every climber, (places, climbers, d)."""
     start = np.asarray(problem.start())
 
@@ -99,7 +98,7 @@ def points(problem, rng):
         return jax.lax.fori_loop(0, 400, step, (x, jnp.zeros((400, x.size))))[1]
 
     path = np.asarray(walk(start + 1e-3))
-    crowd = (len(RADII) * EACH, start.size)
+    crowd = (len(RADII) * crowd, start.size)
     normal = rng.standard_normal(crowd)
     far = start + 30 * normal / np.linalg.norm(normal, axis=1, keepdims=True)
     solution = path[-1] + 1e-3 * normal * rng.integers(0, 2, (crowd[0], 1))
@@ -107,17 +106,18 @@ def points(problem, rng):
     return found.astype(np.float32).astype(np.float64)
 
 
-def search(problem, seed: int = 0, steps: int = 40):
+def search(problem, seed: int = 0, steps: int = 40, crowd: int = 2):
     """The largest ratios by place: {place: (spread, change)} in float64, and the largest of all in float32.
 
-    Climbers stay at their x, but for those of "anywhere". Every third one moves along one coordinate only.
+    `crowd` climbers start at every place with every radius. They stay at their x, but for those of "anywhere". Every
+    third one moves along one coordinate only.
     """
     rng = np.random.default_rng(seed)
     measure = jax.jit(jax.vmap(lambda x, y: ratios(problem, x, y)))
-    grid = points(problem, rng)
+    grid = points(problem, rng, crowd)
     x = grid.reshape(-1, grid.shape[-1])
-    free = np.repeat(np.arange(len(PLACES)) == 4, len(RADII) * EACH)[:, None]
-    radius = np.tile(np.repeat(RADII, EACH), len(PLACES))[:, None]
+    free = np.repeat(np.arange(len(PLACES)) == 4, len(RADII) * crowd)[:, None]
+    radius = np.tile(np.repeat(RADII, crowd), len(PLACES))[:, None]
     lines = np.eye(x.shape[1])[rng.integers(0, x.shape[1], len(x))]
     confined = np.where((np.arange(len(x)) % 3 == 0)[:, None], lines, 1.0)
 

@@ -14,34 +14,32 @@ from normstorm.problems.protocol import Ranged
 from normstorm.problems.synthetic import Quadratic
 
 ROUNDED = 1 + 1e-9
-LOOSE = {  # least ratios found/stated at the start and on the way, where they are below .6: (spread, change)
-    "dro-regression": (0.6, 0.4),
+LOOSE = {  # least ratios found/stated at the start and on the way, where they are below .5: (spread, change)
+    "dro-regression": (0.5, 0.4),
     "tanh-network": (0.3, 0.3),
-    "chain": (0.6, 0.1),
+    "chain": (0.5, 0.1),
     "chain, p 1": (0.0, 0.1),
-    "chain, p .7": (0.6, 0.1),
-    "phase-retrieval": (0.5, 0.6),
-    "phase retrieval, a line": (0.5, 0.6),
+    "chain, p .7": (0.5, 0.1),
 }
 
 
-class Wrong:
-    """A problem whose range is too small by a factor."""
+class Halved:
+    """A problem whose range is half of what it must be."""
 
-    def __init__(self, inner, spread, change):
-        self.inner, self.factors = inner, (spread, change)
+    def __init__(self, inner):
+        self.inner = inner
 
     def __getattr__(self, name):
         return getattr(self.inner, name)
 
     def range(self, x, radius):
-        return tuple(f * found for f, found in zip(self.factors, self.inner.range(x, radius), strict=True))
+        return tuple(number / 2 for number in self.inner.range(x, radius))
 
 
 @pytest.mark.parametrize("label", PROBLEMS)
 def test_no_sample_leaves_the_range(label: str) -> None:
     assert isinstance(get(label), Ranged)
-    held(label, steps=8)
+    held(label, steps=8, crowd=1)
 
 
 @pytest.mark.study
@@ -53,17 +51,14 @@ def test_no_sample_leaves_the_range_after_a_long_search(label: str) -> None:
 def held(label: str, **options: int) -> None:
     table, single = search(CASES[label](), **options)
     assert max(max(table.values(), key=max)) <= ROUNDED and single <= ROUNDED, (table, single)
-    spread, change = LOOSE.get(label, (0.6, 0.6))
+    spread, change = LOOSE.get(label, (0.5, 0.5))
     for place in PLACES[:2]:
         assert table[place][0] >= spread and table[place][1] >= change, (place, table)
 
 
-@pytest.mark.parametrize("factors", [(0.5, 1.0), (1.0, 0.5)])
-def test_a_range_that_is_too_small_is_found(factors: tuple[float, float]) -> None:
-    table, single = search(Wrong(get("dro-chi2"), *factors), steps=4)
-    wrong = factors.index(0.5)
-    assert max(row[wrong] for row in table.values()) > 1.5 and single > 1.5
-    assert max(row[1 - wrong] for row in table.values()) <= ROUNDED
+def test_a_range_that_is_too_small_is_found() -> None:
+    table, single = search(Halved(get("dro-chi2")), steps=4)
+    assert min(max(column) for column in zip(*table.values(), strict=True)) > 1.5 and single > 1.5
 
 
 def test_the_dual_of_the_smallest_ball() -> None:
@@ -76,7 +71,7 @@ def test_the_dual_of_the_smallest_ball() -> None:
 
 def test_a_range_of_nothing_and_of_everything() -> None:
     """At radius 0 nothing changes; unbounded noise has no range; where gradients overflow, so may the range."""
-    for problem in map(get, ("cosh-cosine", "chain", "dro-cvar", "separable-exponential")):
+    for problem in map(get, ("cosh-cosine", "dro-cvar")):
         assert float(jax.jit(lambda x, p=problem: p.range(x, 0.0)[1])(problem.start())) == 0
     unbounded = noisy(Quadratic(np.ones(2)), gaussian(1.0, 0.0))
     assert np.isinf(unbounded.range(jnp.ones(2), 1.0)).all()
@@ -92,7 +87,8 @@ def test_the_exact_range_is_that_of_all_rows() -> None:
     x, y = (problem.start() + 0.3 * rng.standard_normal(6) for _ in range(2))
     spread, change = jax.jit(exact_range)(problem, x, y)
     rows = jnp.arange(problem.size)
-    here, there = (np.asarray(jax.jit(lambda z: each(problem, z, rows))(z)) for z in (x, y))
+    gradients = jax.jit(lambda z: each(problem, z, rows))
+    here, there = np.asarray(gradients(x)), np.asarray(gradients(y))
     off = np.linalg.norm(here - here.mean(axis=0), axis=1).max()
     assert off <= spread <= off * (1 + 1e-11)
     moved = np.linalg.norm(here - there, axis=1).max()
