@@ -3,6 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .theory import AnytimePlan as AnytimePlan
 from .theory import Constants as Constants
 from .theory import Plan as Plan
 from .theory import plan as plan

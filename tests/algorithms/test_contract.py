@@ -173,6 +173,16 @@ def test_matrices_are_wanted(name: str) -> None:
             {"alpha": 1, "eta": 1, "b2": 1},
             "generalized_signsgd: b2 must be a number in [0, 1); got b2=1",
         ),
+        (
+            "normalized_storm_anytime",
+            {"alpha": 1, "eta": 1, "shift": -1},
+            "normalized_storm_anytime: shift must be a finite number >= 0; got shift=-1",
+        ),
+        (
+            "agnostic_storm",
+            {"eta": 1, "alpha": 0.6},
+            "agnostic_storm: alpha must be a number in (0, 1/2]; got alpha=0.6",
+        ),
         ("meta_storm", {"eta": 1, "p": 0.6}, "meta_storm: p must be a number in (0, 1/2]; got p=0.6"),
         (
             "spider_2",

@@ -197,6 +197,23 @@ def test_9_then_storm_averages_the_noise_and_nothing_else() -> None:
         np.testing.assert_allclose(errors[t], average, **CLOSE)
 
 
+def test_shrinking_steps_that_do_not_shrink_yet_are_normalized_storm() -> None:
+    plain = follow(CATALOGUE["normalized_storm"](**PLAIN))
+    same(plain, follow(CATALOGUE["normalized_storm_anytime"](**PLAIN, shift=1e15)))
+    same(plain, follow(CATALOGUE["clipped_storm"](**PLAIN, threshold=1e-12)))
+
+
+def test_the_agnostic_schedule_is_the_anytime_one_without_a_shift() -> None:
+    agnostic = follow(CATALOGUE["agnostic_storm"](**PLAIN))
+    same(agnostic, follow(CATALOGUE["normalized_storm_anytime"](**PLAIN, shift=0.0)))
+
+
+def test_clipped_storm_without_memory_is_clipped_sgd() -> None:
+    """m/max(||m||, tau) has the coefficient eta/tau of a step below the threshold."""
+    clipped = follow(CATALOGUE["clipped_storm"](alpha=1.0, eta=ETA, threshold=0.8, K=B))
+    same(clipped, follow(CATALOGUE["clipped_sgd"](eta=ETA / 0.8, threshold=0.8, K=B)))
+
+
 T, Q = 11, 4
 RESTARTS = 3  # of steps 1 .. 11 with period 4: 1, 5, 9
 SPIDER = {"S1": BIG, "S2": B, "q": Q}
@@ -210,6 +227,11 @@ STATED: dict[str, tuple[dict[str, Any], int]] = {  # what a paper counts for T s
     "generalized_signsgd": (PLAIN, B * T),
     "adagrad_norm": ({"eta": ETA, "b0": 1.0, "K": B}, B * T),
     "normalized_storm": ({"alpha": ALPHA, "eta": ETA, "K": 5, "k": 2}, 5 * T + 2 * (T - 1)),
+    "normalized_storm_anytime": (
+        {"alpha": ALPHA, "eta": ETA, "shift": 2.0, "K": 5, "k": 2},
+        5 * T + 2 * (T - 1),
+    ),
+    "clipped_storm": (PLAIN | {"threshold": 1.0}, B + 2 * B * (T - 1)),
     "storm": ({"k": 0.1, "w": 0.1, "c": 1.0, "K": B}, B + 2 * B * (T - 1)),
     "storm_plus": ({"K": B}, B + 2 * B * (T - 1)),
     "meta_storm": ({"eta": ETA, "K": B}, B + 2 * B * (T - 1)),

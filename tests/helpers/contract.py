@@ -229,6 +229,26 @@ CASES = {
         {"eta": 0.05, "beta": 0.9, "K": 4, "k": 3},
         K=4,
     ),
+    "anytime": case(
+        "normalized_storm_anytime",
+        {"eta": 0.4 * 4 ** (-2 / 3), "alpha": 0.8 * 4 ** (-2 / 3), "shift": 3.0, "K": 4, "k": 3},
+        "normalized_storm_anytime",
+        {"a": 0.4, "w": 0.5, "s0": 3.0, "K": 4, "k": 3},
+        K=4,
+    ),
+    "agnostic storm": case(
+        "agnostic_storm",
+        {"eta": 0.2, "alpha": 0.4, "K": B},
+        "normalized_storm_anytime",
+        {"a": 0.2, "w": 0.5, "s0": 0.0, "K": B},
+    ),
+    "clipped storm": case(
+        "clipped_storm",
+        {"eta": 0.05, "alpha": 1 - 0.9, "threshold": 0.8, "K": 4, "k": 3},
+        "clipped_storm",
+        {"c": 0.05, "tau": 0.8, "beta": 0.9, "K": 4, "k": 3},
+        K=4,
+    ),
     "spider 1": case(
         "spider_1", SPIDER | {"eps": 0.1, "L": 2}, "spider_1", SPIDER | {"eps": 0.1, "L": 2, "n0": 1, "stop": 0}
     ),
@@ -313,6 +333,7 @@ EXACT = (
     *("sgd", "mean of sgd", "ema of sgd", "schedule free", "normalised", "clipped", "soft", "adagrad"),
     *("sign storm", "sign storm large first", "signstorm"),
     *("super adam", "storm", "storm plus", "meta storm", "meta storm sg", "meta storm na", "hybrid", "hybrid same"),
+    *("anytime", "agnostic storm", "clipped storm"),
     *("normalized storm", "spider 1", "spider 2", "spider whole", "l0l1", "symmetric", "beta gd", "page", "page whole"),
     *("svrg", "sarah", "limuon 1"),
 )

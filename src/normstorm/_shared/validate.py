@@ -38,6 +38,7 @@ NONNEGATIVE = Range("a finite number >= 0", lambda n: 0 <= n < math.inf)
 CLOSED_UNIT = Range("a number in [0, 1]", lambda n: 0 <= n <= 1)
 OPEN_UNIT = Range("a number in (0, 1)", lambda n: 0 < n < 1)
 ABOVE_ZERO = Range("a number in (0, 1]", lambda n: 0 < n <= 1)
+UP_TO_HALF = Range("a number in (0, 1/2]", lambda n: 0 < n <= 0.5)
 BELOW_ONE = Range("a number in [0, 1)", lambda n: 0 <= n < 1)
 
 

@@ -1,15 +1,16 @@
 """The catalogue: one file per lineage, one function per algorithm."""
 
 from . import adagrad, clipping, finite_sum, mars, muon, sgd, sign, spider, storm
+from .normalized_storm import agnostic_storm, normalized_storm_anytime
 from .normalized_storm import from_plan as from_plan
 from .normalized_storm import normalized_storm as normalized_storm
 from .sgd import momentum_nsgd as momentum_nsgd
 
 _MAKERS = (
-    *(normalized_storm, momentum_nsgd),
+    *(normalized_storm, normalized_storm_anytime, agnostic_storm, momentum_nsgd),
     *(sgd.sgd, sgd.averaged_sgd, sgd.schedule_free_sgd, sgd.momentum_sgd),
     *(sgd.normalized_sgd, sgd.nigt, sgd.agnostic_nsgd),
-    *(clipping.clipped_sgd, clipping.soft_clipped_sgd, clipping.mixed_clipping),
+    *(clipping.clipped_sgd, clipping.soft_clipped_sgd, clipping.mixed_clipping, clipping.clipped_storm),
     *(sign.generalized_signsgd, sign.sign_storm, sign.generalized_signstorm),
     *(adagrad.adagrad_norm, adagrad.super_adam),
     *(storm.storm, storm.storm_plus, storm.meta_storm, storm.meta_storm_sg, storm.meta_storm_na),

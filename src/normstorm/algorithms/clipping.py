@@ -12,7 +12,7 @@ from typing import Any
 from normstorm._shared.validate import batch, flag, fraction, nonnegative, positive, weight
 
 from .core import Algorithm
-from .estimators import Momentum
+from .estimators import Corrected, Momentum
 from .geometries import Clipped, Mixed, SoftClipped
 from .schedules import Constant
 
@@ -73,3 +73,25 @@ def mixed_clipping(
     inner: Any = SoftClipped(threshold) if flag(who, "soft", soft) else Clipped(1.0, threshold)
     geometry = Mixed(inner, fraction(who, "nu", nu))
     return Algorithm(Momentum(batch(who, "K", K), True), geometry, Constant(weight(who, alpha), eta), who)
+
+
+def clipped_storm(*, alpha: float, eta: float, threshold: float, K: int = 1, k: int | None = None) -> Algorithm:
+    """Normalized STORM that settles: alpha = 1 - beta in (0, 1], eta and threshold > 0, 1 <= k <= K (k = K by default).
+
+        m_t = beta m_{t-1} + (1 - beta) g_K(x_t) + beta (g_k(x_t) - g_k(x_{t-1})),      m_1 = g_K(x_1)
+        x_{t+1} = x_t - eta m_t / max{ ||m_t||, threshold }
+
+    g_j is the mean over the first j of the K samples. Steps are as long as Normalized STORM's while ||m_t|| is above
+    the threshold and shorter below it. `normstorm.theory.clipped_bound` is the number that is guaranteed.
+
+    Cost: K sample gradients at the first step, K + k at every later one.
+    Assumes: samples smooth with constant L0 + L1 ||grad F||, noise of size sigma0 + sigma1 ||grad F||, almost surely.
+    Rate: with probability 1 - delta, O(T^{-1/3}) + threshold/4 for the mean of ||grad F(x_t)||.
+    Source: docs/theory/any-schedule.md of this package.
+    Departures: none.
+    """
+    who = "clipped_storm"
+    K = batch(who, "K", K)
+    k = K if k is None else batch(who, "k", k, at_most=K)
+    geometry = Clipped(1 / positive(who, "threshold", threshold), 1.0)
+    return Algorithm(Corrected(K, k), geometry, Constant(weight(who, alpha), positive(who, "eta", eta)), who)

@@ -71,6 +71,28 @@ class Constant:
 
 @pytree
 @dataclass(frozen=True)
+class Anytime:
+    """eta_t = eta r_t, a_{t+1} = alpha r_t, r_t = ((1 + shift) / (t + shift))^{2/3}."""
+
+    alpha: float
+    eta: float
+    shift: float
+
+    def _fallen(self, t: Any) -> Any:
+        return ((1 + self.shift) / (t + self.shift)) ** (2 / 3)
+
+    def init(self, x: Tree) -> Tree:
+        return ()
+
+    def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
+        return self.alpha * self._fallen(jnp.maximum(t - 1, 1)), state
+
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
+        return self.eta * self._fallen(t), state
+
+
+@pytree
+@dataclass(frozen=True)
 class PowerDecay:
     """a_t = t^-alpha_power, eta_t = eta t^-eta_power."""
 

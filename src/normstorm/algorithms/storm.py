@@ -11,14 +11,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from normstorm._shared.validate import Range, batch, flag, nonnegative, parameter, positive, weight
+from normstorm._shared.validate import UP_TO_HALF, batch, flag, nonnegative, parameter, positive, weight
 
 from .core import Algorithm
 from .estimators import Corrected, LargeFirstBatch, TwoBatch
 from .geometries import Euclidean
 from .schedules import Constant, MeasuredCurvature, MetaStorm, Storm, StormPlus
-
-UP_TO_HALF = Range("a number in (0, 1/2]", lambda n: 0 < n <= 0.5)
 
 
 def storm(*, k: float, w: float, c: float, K: int = 1) -> Algorithm:

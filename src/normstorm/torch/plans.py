@@ -52,7 +52,8 @@ def plan_for(
                 f"confidence={confidence!r}"
             )
         constants = estimate_constants(model, loss, data, lower=lower, probes=probes, seed=seed)
-    return plan(constants, budget=budget, horizon=horizon, target=target, confidence=confidence, **options)
+    found: Plan = plan(constants, budget=budget, horizon=horizon, target=target, confidence=confidence, **options)
+    return found
 
 
 def estimate_constants(

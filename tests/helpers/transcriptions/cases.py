@@ -94,6 +94,9 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # name: function, paramet
     "meta storm na": ("meta_storm_na", MOVE | {"p": 0.3, "a0": 0.8, "b0": 1.1}, TWICE),
     "hybrid": ("hybrid_sarah_sgd", MOVE | {"beta": 0.8, "b_first": BIG}, BIG + 3 * B * (T - 1)),
     "hybrid same": ("hybrid_sarah_sgd", MOVE | {"beta": 0.8, "b_first": BIG, "same": True}, BIG + 2 * B * (T - 1)),
+    "anytime": ("normalized_storm_anytime", {"a": 0.4, "w": 0.5, "s0": 3.0, "K": 4, "k": 3}, 4 + 7 * (T - 1)),
+    "agnostic storm": ("normalized_storm_anytime", {"a": 0.2, "w": 0.5, "s0": 0.0, "K": B}, TWICE),
+    "clipped storm": ("clipped_storm", {"c": 0.05, "tau": 0.8, "beta": 0.9, "K": 4, "k": 3}, 4 + 7 * (T - 1)),
     "normalized storm": ("normalized_storm", {"eta": 0.05, "beta": 0.9, "K": 4, "k": 3}, 4 + 7 * (T - 1)),
 }
 MATRIX_CASES: dict[str, tuple[str, dict[str, Any], int]] = {

@@ -5,9 +5,11 @@ d_1 = g_1,      d_t = g_t + (1 - a_t) (d_{t-1} - h_t)        a_t: the weight of 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
-from .common import Array, Oracle, Path, unit
+from .common import Array, Oracle, Path, norm, unit
 
 
 def normalized_storm(
@@ -24,6 +26,46 @@ def normalized_storm(
     Algorithm 1.
     Departures: m_t = 0 means "stay".
     """
+    return _corrected(oracle, x1, T, lambda t: 1 - beta, lambda t, m: eta * unit(m), K, k)
+
+
+def normalized_storm_anytime(
+    oracle: Oracle, x1: Array, T: int, *, a: float, w: float, s0: float, K: int = 1, k: int | None = None
+) -> Path:
+    """Normalized STORM with eta_t = a (t + s0)^{-2/3}, alpha_{t+1} = eta_t / w.
+
+    Cost: K + (T - 1) (K + k).
+    Source: docs/theory/any-schedule.md.
+    Departures: none.
+    """
+
+    def step(t: int) -> float:
+        return a * (t + s0) ** (-2 / 3)
+
+    return _corrected(oracle, x1, T, lambda t: step(t - 1) / w, lambda t, m: step(t) * unit(m), K, k)
+
+
+def clipped_storm(
+    oracle: Oracle, x1: Array, T: int, *, c: float, tau: float, beta: float, K: int = 1, k: int | None = None
+) -> Path:
+    """x_{t+1} = x_t - c m_t / max{ ||m_t||, tau }.
+
+    Cost: K + (T - 1) (K + k).
+    Source: docs/theory/any-schedule.md.
+    Departures: none.
+    """
+    return _corrected(oracle, x1, T, lambda t: 1 - beta, lambda t, m: c * m / max(norm(m), tau), K, k)
+
+
+def _corrected(
+    oracle: Oracle,
+    x1: Array,
+    T: int,
+    weight: Callable[[int], float],
+    step: Callable[[int, Array], Array],
+    K: int,
+    k: int | None,
+) -> Path:
     k = K if k is None else k
     path = Path.start(x1)
     for t in range(1, T + 1):
@@ -31,9 +73,10 @@ def normalized_storm(
         each = np.array([oracle.grad(x, sample) for sample in batch])
         m = np.mean(each, axis=0)
         if t > 1:
+            alpha = weight(t)
             correction = np.mean(each[:k], axis=0) - oracle.mean(path.x[-2], batch[:k])
-            m = beta * path.m[-1] + (1 - beta) * m + beta * correction
-        path.step(oracle, m, x - eta * unit(m))
+            m = (1 - alpha) * path.m[-1] + alpha * m + (1 - alpha) * correction
+        path.step(oracle, m, x - step(t, m))
     return path
 
 

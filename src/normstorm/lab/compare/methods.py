@@ -27,6 +27,7 @@ from normstorm.theory.constants import Constants
 FACTORS = tuple(10 ** (j / 2) for j in range(-4, 5))
 WEIGHTS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 FIRST_BATCH = 64
+SHIFT = 100.0
 SENSES = ("mean-square", "almost-sure")
 
 
@@ -159,6 +160,8 @@ def _components(s: Scales) -> int:
 
 METHODS: dict[str, Method] = {
     "normalized_storm": _weighted(_two),
+    "normalized_storm_anytime": _weighted(lambda s: s.length * (1 + SHIFT) ** (-2 / 3), shift=SHIFT),
+    "agnostic_storm": _plain(lambda s: s.length),
     "momentum_nsgd": _weighted(_one),
     "sgd": _plain(_steep),
     "averaged_sgd": _plain(_steep),
@@ -177,6 +180,11 @@ METHODS: dict[str, Method] = {
         lambda s, f, a: {"eta": f * _steep(s), "gamma": f * _steep(s) * s.gradient, "alpha": a},
         "alpha",
         (0.1, *(w for w in WEIGHTS if w != 0.1)),
+    ),
+    "clipped_storm": Method(
+        lambda s, f, c: {"eta": f * _two(s), "alpha": 0.1, "threshold": c * s.gradient},
+        "threshold",
+        (0.1, 0.01, 0.03, 0.3, 1.0),
     ),
     "generalized_signsgd": _weighted(_one),
     "sign_storm": _weighted(_two),

@@ -58,6 +58,20 @@ def _storm(problem: Problem, budget: int) -> Iterator[Theorem]:
             yield Theorem(f"{rule} plan, {words}", {"alpha": found.alpha, "eta": found.eta, **sizes})
 
 
+def _anytime(problem: Problem, budget: int) -> Iterator[Theorem]:
+    """The planner's schedule for all horizons up to the budget, with one sample a step."""
+    known = _constants(problem, "almost-sure")
+    if known is None:
+        return
+    try:
+        found = plan(known, horizon=1 + (budget - 1) // 2, confidence=CONFIDENCE, anytime=True)
+    except ValueError:  # no finite bound
+        return
+    yield Theorem(
+        f"anytime plan, probability {CONFIDENCE}", {"alpha": found.alpha, "eta": found.eta, "shift": found.shift}
+    )
+
+
 def _momentum_nsgd(problem: Problem, budget: int) -> Iterator[Theorem]:
     """E||m_t - grad F(x_t)|| has a lag eta (L0 + L1 ||grad F||)/alpha where STORM has a noise eta L/sqrt(alpha).
 
@@ -185,6 +199,7 @@ def _sarah(problem: Problem, budget: int) -> Iterator[Theorem]:
 
 THEOREMS: dict[str, Callable[[Any, int], Iterator[Theorem]]] = {
     "normalized_storm": _storm,
+    "normalized_storm_anytime": _anytime,
     "momentum_nsgd": _momentum_nsgd,
     "normalized_sgd": _normalized_sgd,
     "sgd": _sgd,

@@ -270,13 +270,13 @@ def _total(parts: Parts) -> Array:
 
 def _divide(case: Case, parts: Parts, Delta: Array, descent: Array) -> Bound:
     descent = descent - DESCENT_LOWERED
-    proven = (descent > 0) & _at_most_one(case.eta, case.constants.L1) & np.isfinite(Delta)
+    proven = (descent > 0) & at_most_one(case.eta, case.constants.L1) & np.isfinite(Delta)
     scale = 1 / (np.where(proven, descent, 1.0) * case.eta * case.T)
     value = np.where(proven, Delta * scale * (1 + TOTAL_RAISED), np.inf)
     return Bound(np.where(np.isnan(value), np.inf, value), parts, scale, descent)
 
 
-def _at_most_one(eta: Array, L1: float) -> npt.NDArray[np.bool_]:
+def at_most_one(eta: Array, L1: float) -> npt.NDArray[np.bool_]:
     """eta L1 <= 1 exactly: where the rounded product is 1, the sign of what rounding cut off decides (Veltkamp)."""
     product = eta * L1
     high, L1_high = (x * 134217729.0 - (x * 134217729.0 - x) for x in (eta, np.asarray(L1)))

@@ -23,17 +23,27 @@ def adaptive(case: Case, lam: Array) -> Bound:
     return _weighted(case, lam, omega=1.0)
 
 
+def linear_error(case: Case, lam: Array) -> tuple[Parts, Array, Array]:
+    """(P by its parts, Q0, Q1) of `adaptive`: sum ||eps_t|| <= P + (Q0 + Q1 G) sum g_t while g_t <= G."""
+    if case.constants.is_deterministic:
+        return {}, np.zeros(()), np.zeros(())
+    return _per_weight(case, *_weighted_error(case, lam, omega=1.0), case.alpha)
+
+
 def _weighted(case: Case, lam: Array, omega: float) -> Bound:
     if case.constants.is_deterministic:
         return deterministic(case)
+    return _close(case, *_weighted_error(case, lam, omega), case.alpha)
+
+
+def _weighted_error(case: Case, lam: Array, omega: float) -> tuple[Parts, Array, Array]:
+    """alpha times P, Q0 and Q1."""
     steps = case.T - 1
     a0, a1 = case.proxy
     error, Q = steady_error(case, omega)
     error["first gradient"] = first_step(case, lam, omega)
     error["confidence"] = lam / 2 * steps * a0 * a0 + case.log_inverse_delta / lam
-    Q0 = Q + lam * a0 * a1
-    Q1 = lam / 2 * a1 * a1
-    return _close(case, error, Q0, Q1, case.alpha)
+    return error, Q + lam * a0 * a1, lam / 2 * a1 * a1
 
 
 def adaptive_tangent(case: Case, lam: Array) -> Bound:
@@ -162,13 +172,16 @@ def above(square: Array | float, rho: Array) -> Array:
 
 
 def _close(case: Case, error: Parts, Q0: Array, Q1: Array, weight: Array) -> Bound:
+    return close_linear(case, *_per_weight(case, error, Q0, Q1, weight))
+
+
+def _per_weight(case: Case, error: Parts, Q0: Array, Q1: Array, weight: Array) -> tuple[Parts, Array, Array]:
     """Divide by what multiplies sum ||eps_t||; a run of one step has no error but the first gradient's."""
     one_step = case.T == 1
     positive = np.where(weight > 0, weight, np.nan)
     error = {name: np.where(one_step, 0.0, part / positive) for name, part in error.items()}
-    first = error["first gradient"]
-    error["first gradient"] = np.where(one_step, case.first_noise, first)
-    return close_linear(case, error, np.where(one_step, 0.0, Q0 / positive), np.where(one_step, 0.0, Q1 / positive))
+    error["first gradient"] = np.where(one_step, case.first_noise, error["first gradient"])
+    return error, np.where(one_step, 0.0, Q0 / positive), np.where(one_step, 0.0, Q1 / positive)
 
 
 def _smaller(a: Bound, b: Bound) -> Bound:

@@ -3,23 +3,53 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
 from normstorm._shared import validate
 
 from .. import rules
+from ..anytime_plan import AnytimePlan
 from ..certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
 from ..constants import Constants
 from ..plan import DEFAULT_CONFIDENCE, Plan, make_terms, round_up
 from .allocate import MAX_HORIZON, Allocator, smallest
+from .anytime import anytime_plan
 from .solver import Answer, Solver, Triple, natural_units
 
 RULES = ("sharp", "paper")
 QUESTIONS = ("target", "horizon", "budget")
 
 
+@overload
+def plan(
+    constants: Constants,
+    *,
+    anytime: Literal[True],
+    target: float | None = ...,
+    horizon: int | None = ...,
+    budget: int | None = ...,
+    confidence: float | None = ...,
+    rule: str = ...,
+    batch: int | None = ...,
+    sub_batch: int | None = ...,
+    certificate: str | None = ...,
+) -> AnytimePlan: ...
+@overload
+def plan(
+    constants: Constants,
+    *,
+    target: float | None = ...,
+    horizon: int | None = ...,
+    budget: int | None = ...,
+    confidence: float | None = ...,
+    rule: str = ...,
+    batch: int | None = ...,
+    sub_batch: int | None = ...,
+    certificate: str | None = ...,
+    anytime: Literal[False] = ...,
+) -> Plan: ...
 def plan(
     constants: Constants,
     *,
@@ -31,7 +61,8 @@ def plan(
     batch: int | None = None,
     sub_batch: int | None = None,
     certificate: str | None = None,
-) -> Plan:
+    anytime: bool = False,
+) -> Plan | AnytimePlan:
     """The parameters with the smallest proven bound of the average gradient norm.
 
     Give exactly one of
@@ -43,6 +74,8 @@ def plan(
     rule         "sharp" minimises over (alpha, eta) and over all certificates; "paper" takes the paper's own
                  parameters and explicit bound, with K = k = 1 (in expectation the smallest K that it admits)
     certificate  only this one (rule="sharp")
+    anytime      one schedule of shrinking steps with a bound at every t at once (an AnytimePlan), chosen for runs of a
+                 ten-thousandth of the horizon or budget up to all of it; for a target, the first t that reaches it
 
     >>> from normstorm import Constants, plan
     >>> p = plan(Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1), horizon=100_000)
@@ -63,6 +96,10 @@ def plan(
     rule = validate.one_of("plan", "rule", rule, RULES)
     if budget is not None and budget < (batch or sub_batch or 1):
         raise ValueError(f"plan: budget must be an integer >= batch = {batch or sub_batch}; got budget={budget}")
+    if validate.flag("plan", "anytime", anytime):
+        _check_anytime(rule, certificate, confidence)
+        assert confidence is not None
+        return anytime_plan(constants, target, horizon, budget, confidence, batch, sub_batch)
     if rule == "paper":
         if certificate is not None:
             raise ValueError(f"plan: certificate must be left out with rule='paper'; got certificate={certificate!r}")
@@ -223,6 +260,18 @@ def _check_certificate(name: str | None, delta: float | None) -> None:
     if name is not None and (not isinstance(name, str) or name not in allowed):
         raise ValueError(
             f"plan: certificate must be one of {', '.join(allowed)} for a guarantee in {kind}; got certificate={name!r}"
+        )
+
+
+def _check_anytime(rule: str, certificate: object, confidence: float | None) -> None:
+    if rule != "sharp":
+        raise ValueError(f"plan: rule must be 'sharp' with anytime=True; got rule={rule!r}")
+    if certificate is not None:
+        raise ValueError(f"plan: certificate must be left out with anytime=True; got certificate={certificate!r}")
+    if confidence is None:
+        raise ValueError(
+            "plan: confidence must be a number in (0, 1) with anytime=True, since its bound is in high probability; "
+            "got confidence=None"
         )
 
 
