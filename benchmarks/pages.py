@@ -197,3 +197,35 @@ def diagnosis_table(report: dict[str, Any]) -> str:
     counted = [row["agrees"] for row in report["rows"] if row["agrees"] is not None]
     close = len(report["rows"]) - len(counted)
     return "\n".join([*lines, "", f"{sum(counted)} of {len(counted)} verdicts agree; too close to call: {close}."])
+
+
+def anytime_table(report: dict[str, Any]) -> str:
+    """One schedule for all horizons over the best plan for each horizon alone."""
+    head = (
+        "constants",
+        "K, k",
+        "eta",
+        "alpha",
+        "shift",
+        "bounds",
+        "ratios",
+        "blocks above the exact sum, at 10^6 steps",
+    )
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in report["ratios"]:
+        known = ", ".join(f"{value:g}" for value in row["constants"])
+        bounds, ratios = (", ".join(f"{v:.4g}" for v in row[name]) for name in ("bounds", "ratios"))
+        numbers = " | ".join(f"{row[name]:.4g}" for name in ("eta", "alpha", "shift"))
+        lines.append(f"| {known} | {row['K']}, {row['k']} | {numbers} | {bounds} | {ratios} | {row['blocks']:.1e} |")
+    return "\n".join(lines)
+
+
+def attack_line(report: dict[str, Any]) -> str:
+    """What the attempts to violate the certificate found, in words."""
+    found = report["attack"]
+    return (
+        f"{found['settings']} settings, {found['runs']:,} runs each, every t: {found['violations']} violations. The "
+        f"least total over the left side is {found['least']:.4f}. The event of the proof failed at most "
+        f"{found['largest_event_over_delta']:.3f} delta often ({found['event_settings']} settings with one sample a "
+        "step, where its frequency is counted exactly)."
+    )

@@ -23,6 +23,8 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("comparison-slopes", "comparison-slopes", "rates_table", CHOICE),
         ("torch-diagnosis", "torch-diagnosis", "diagnosis_table", "docs/diagnose.md"),
         ("comparison-speed", "comparison-speed", "speed_line", CHOICE),
+        ("anytime", "anytime", "anytime_table", "docs/theory/any-schedule.md"),
+        ("attack", "anytime", "attack_line", "docs/theory/any-schedule.md"),
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:

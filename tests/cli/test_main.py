@@ -27,9 +27,21 @@ def test_table(run) -> None:
     assert "\x1b" not in out
 
 
+def test_anytime_table(run) -> None:
+    code, out, err = run("plan", *FLAGS, "--horizon", 1000, "--anytime")
+    expected = plan(PROBLEM, horizon=1000, anytime=True)
+    assert code == 0 and err == ""
+    assert " ".join(expected.guarantee.split()) in " ".join(out.split())
+    for shown in (repr(expected.alpha), repr(expected.eta), repr(expected.shift), "100 to 1,000 steps", "1,999"):
+        assert shown in out
+    assert "After t steps" in out and "best for this t alone" in out
+    assert all(len(line) <= 80 for line in out.splitlines())
+
+
 @pytest.mark.parametrize(
     ("words", "question"),
     [
+        (["--horizon", "1e3", "--anytime"], {"horizon": 1000, "anytime": True}),
         (["--horizon", "1e5"], {"horizon": 100_000}),
         (["--budget", "2e3", "--expectation"], {"budget": 2000, "confidence": None}),
         (["--horizon", "1000", "--rule", "paper"], {"horizon": 1000, "rule": "paper"}),
@@ -49,7 +61,8 @@ def test_json_is_the_plan(run, words, question) -> None:
     comparison = found.pop("comparison")
     assert (code, err) == (0, "")
     assert found == json.loads(json.dumps(plan(PROBLEM, **question).to_dict()))
-    assert comparison["rule"] == ("sharp" if question.get("rule") == "paper" else "paper")
+    other = question.get("rule") == "paper" or "anytime" in question
+    assert comparison["rule"] == ("sharp" if other else "paper")
 
 
 @pytest.mark.parametrize("question", [{"target": 0.5}, {"horizon": 1000}, {"budget": 2000}])
@@ -117,6 +130,8 @@ REFUSALS = [
     ("--horizon 9 --batch 2 --sub-batch 3", "sub_batch must be an integer in [1, batch]"),
     ("--horizon 9 --rule best", "rule must be one of sharp, paper; got rule='best'"),
     ("--horizon 9 --certificate none", "certificate must be one of "),
+    ("--horizon 9 --anytime --rule paper", "rule must be 'sharp' with anytime=True; got rule='paper'"),
+    ("--horizon 9 --anytime --chart out.html", "chart must be left out with --anytime; got chart='out.html'"),
     ("--horizon 9 --chart out.jpg", "chart must end in one of .html, .svg, .png, .pdf"),
     ("--horizon 9 --chart no/out.html", "chart must lie in an existing directory"),
     ("--horizon 9 --chart folder.html", "chart must be a writable file; got folder.html"),

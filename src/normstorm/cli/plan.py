@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from normstorm._shared import files
+from normstorm.theory.anytime_plan import AnytimePlan
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan
-from normstorm.theory.planner.planner import other_rule
+from normstorm.theory.planner.planner import one_horizon_plans, other_rule
 from normstorm.theory.planner.planner import plan as make_plan
 
 from .options import Params, parsed, with_options
@@ -42,6 +43,7 @@ class PlanRequest:
     batch: Annotated[int | None, "Batch K."] = None
     sub_batch: Annotated[int | None, "Sub-batch k <= K."] = None
     certificate: Annotated[str | None, "Use only this one.", "NAME"] = None
+    anytime: Annotated[bool, "One schedule, a bound at every t."] = False
 
     @property
     def question(self) -> dict[str, Any]:
@@ -75,7 +77,8 @@ class PlanInvocation:
 def plan(params: Params) -> None:
     """Choose beta, eta, T, K and k, with a proven bound on the average gradient norm.
 
-    Give the constants and one of --target, --horizon and --budget.
+    Give the constants and one of --target, --horizon and --budget. With --anytime: steps that shrink, and a bound that
+    holds after any number of them.
     """
     with exit_on_error("plan"):
         request = parsed(PlanRequest, params)
@@ -88,11 +91,15 @@ def plan(params: Params) -> None:
     )
 
 
-def _answer(request: PlanRequest, chart: str | None) -> tuple[Plan, dict[str, Any]]:
+def _answer(request: PlanRequest, chart: str | None) -> tuple[Plan | AnytimePlan, dict[str, Any]]:
     """The plan and its comparison; the chart, if one is asked for, is drawn on the way."""
     question, constants = request.question, request.known
+    if request.anytime and chart is not None:
+        raise ValueError(f"chart must be left out with --anytime; got chart={chart!r}")
     path = None if chart is None else _chart_path(chart)
-    found = make_plan(constants, **question)
+    found: Plan | AnytimePlan = make_plan(constants, **question)
+    if isinstance(found, AnytimePlan):
+        return found, one_horizon_plans(found)
     same = {name: value for name, value in question.items() if name not in ("rule", "certificate")}
     comparison = other_rule(found, **same)
     if path is not None:
@@ -126,9 +133,12 @@ def _draw(found: Plan, path: Path, request: PlanRequest) -> None:
         raise ValueError(f"chart must be a writable file; got {path} ({error.strerror})") from None
 
 
-def _parts(found: Plan, comparison: dict[str, Any], chart: str | None) -> Iterator[Any]:
+def _parts(found: Plan | AnytimePlan, comparison: dict[str, Any], chart: str | None) -> Iterator[Any]:
     from normstorm.report import terminal
 
-    yield from terminal.plan_parts(found, comparison)
+    if isinstance(found, AnytimePlan):
+        yield from terminal.anytime_parts(found, comparison)
+    else:
+        yield from terminal.plan_parts(found, comparison)
     if chart is not None:
         yield f"chart: {chart}"

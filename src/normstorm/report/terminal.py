@@ -10,6 +10,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from normstorm.theory.anytime_plan import AnytimePlan
 from normstorm.theory.plan import Plan, round_up
 
 if TYPE_CHECKING:
@@ -27,6 +28,27 @@ def plan_parts(plan: Plan, comparison: dict[str, Any]) -> Iterator[RenderableTyp
         yield Text(f"No comparison with the {RULES[comparison['rule']]}: {comparison['reason']}.")
     else:
         yield _comparison(plan, comparison)
+    yield from map(Text, plan.notes)
+
+
+def anytime_parts(plan: AnytimePlan, comparison: dict[str, Any]) -> Iterator[RenderableType]:
+    """Guarantee, schedule, bound at some t beside the best plan for that t alone, terms and notes."""
+    yield Text(plan.guarantee)
+    yield Text("eta_t = eta r, alpha_(t+1) = alpha r, r = ((1 + s0)/(t + s0))^(2/3)")
+    table = _table("Plan", "", "", header=False)
+    table.add_row("alpha, of step 2", repr(plan.alpha))
+    table.add_row("step size eta, of step 1", repr(plan.eta))
+    table.add_row("shift s0", repr(plan.shift))
+    table.add_row("batch K, sub-batch k", f"{plan.batch:,}, {plan.sub_batch:,}")
+    table.add_row("chosen for runs of", f"{plan.shortest:,} to {plan.longest:,} steps")
+    table.add_row("certificate", plan.certificate)
+    yield table
+    table = _table("After t steps", "t", "sample gradients", "bound", "best for this t alone", "ratio")
+    for row in comparison["rows"]:
+        bounds = round_up(row["bound"]), round_up(row["one_horizon_bound"])
+        table.add_row(f"{row['t']:,}", f"{row['sample_gradients']:,}", *bounds, _ratio(row["ratio"]))
+    yield table
+    yield _terms(plan, f"What the bound at t = {plan.horizon:,} is made of")
     yield from map(Text, plan.notes)
 
 
@@ -51,8 +73,8 @@ def _parameters(plan: Plan) -> Table:
     return table
 
 
-def _terms(plan: Plan) -> Table:
-    table = _table("What the bound is made of", "term", "value", "share", "meaning")
+def _terms(plan: Plan | AnytimePlan, title: str = "What the bound is made of") -> Table:
+    table = _table(title, "term", "value", "share", "meaning")
     table.columns[-1].justify = "left"
     for term in plan.terms:
         share = term.value / plan.bound

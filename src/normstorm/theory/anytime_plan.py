@@ -65,7 +65,7 @@ class AnytimePlan:
         return sample_gradients(t, self.batch, self.sub_batch)
 
     def bound_at(self, t: Any) -> Any:
-        """The bound at this t, a number; for a sequence of them an array."""
+        """The bound at this t, a number; for several an array, which shares blocks and so differs a little."""
         times = np.asarray(t)
         if times.dtype.kind not in "iu" or times.size == 0 or np.any(times < 1) or np.any(times > MOST_STEPS):
             refuse("bound_at", "t", f"an integer in [1, {MOST_STEPS:.0e}], or several", t)
@@ -121,8 +121,7 @@ class AnytimePlan:
     @property
     def bounds(self) -> dict[int, float]:
         """The bound at every milestone."""
-        times = self.milestones
-        return dict(zip(times, (float(b) for b in self.bound_at(np.array(times))), strict=True))
+        return {t: self.bound_at(t) for t in self.milestones}
 
     def explain(self) -> str:
         """The plan in plain text: the schedule, the bound at some t, each term at the horizon."""

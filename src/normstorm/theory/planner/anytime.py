@@ -1,8 +1,10 @@
 """The schedule for all horizons: (eta, alpha, shift, lam), and K and k where they are free.
 
 It is chosen for a range of horizons: its largest ratio to the best plan for one horizon at the same cost, at both ends
-of the range and in the middle, is made as small as the search can. Everything is chosen before the run, so the search
-is no part of the proof; it looks at coarse blocks, and the bound is then computed as docs/theory/any-schedule.md says.
+of the range and in the middle, is made as small as the search can. The range goes down from the longest run by up to
+four decades, as long as a plan for one horizon is within twice the norm of the first gradient there; what is shorter
+proves nothing anyway. Everything is chosen before the run, so the search is no part of the proof; it looks at coarse
+blocks, and the bound is then computed as docs/theory/any-schedule.md says.
 """
 
 from __future__ import annotations
@@ -21,7 +23,9 @@ from ..schedules.shrinking import SMALL, Cells, Shrinking
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .solver import Answer, Solver, Triple
 
-SPAN = 10_000  # the longest run over the shortest
+DECADES = 4  # from the longest run down to the shortest, at most
+BEYOND = 100  # a schedule for a target is chosen for runs up to so many times the cost of a plan for it
+USEFUL = 2.0  # a bound of more than so many first gradients is none
 MOST_LEADING = 100_000  # steps with alpha > 1/4, which are summed one by one
 STARTS, KEPT, CHILDREN = 600, 10, 6
 # Logarithms in units in which the gap is 1: of eta, alpha, 1 + shift, lam.
@@ -62,13 +66,14 @@ def anytime_plan(
     if horizon is not None:
         K = batch if batch is not None else sub_batch or 1
         k = sub_batch if sub_batch is not None else K
-        times = _spaced(horizon)
+        times = _spaced(solver, horizon, lambda t: Triple(t, K, k))
         triples = [Triple(t, K, k) for t in times]
         best = [answer.value for answer in solver.solve(triples)]
         found = _search(solver.constants, delta, Horizons(tuple(t.cost for t in triples), np.array(best)), K, k, None)
     else:
-        middle = budget if budget is not None else _cost_of(allocator, constants, target)
-        costs = _spaced(budget, allocator.smallest_budget) if budget is not None else _around(middle, allocator)
+        least = allocator.smallest_budget
+        most = budget if budget is not None else min(_cost_of(allocator, target) * BEYOND, MAX_HORIZON)
+        costs = _spaced(solver, most, lambda cost: Triple(_steps(cost, least, least), least, least), least)
         best = [allocator.for_budget(cost).value for cost in costs]
         found = _with_batches(solver.constants, delta, Horizons(tuple(costs), np.array(best)), batch, sub_batch)
         times = [_steps(cost, found.K, found.k) for cost in costs]
@@ -128,7 +133,7 @@ def _first(bound: Callable[[int], float], target: float, guess: int) -> int:
     return smallest(at, target, guess, MAX_HORIZON, 0.0).triple.T
 
 
-def _cost_of(allocator: Allocator, constants: Constants, target: float | None) -> int:
+def _cost_of(allocator: Allocator, target: float | None) -> int:
     """Sample gradients of the plan for one horizon that reaches the target."""
     assert target is not None
     answer = allocator.for_target(target / allocator.solver.slope * (1 - 1e-14))
@@ -140,15 +145,13 @@ def _cost_of(allocator: Allocator, constants: Constants, target: float | None) -
     return answer.triple.cost
 
 
-def _spaced(longest: int, least: int = 1) -> list[int]:
-    shortest = max(least, longest // SPAN, 1)
+def _spaced(solver: Solver, longest: int, triple: Callable[[int], Triple], least: int = 1) -> list[int]:
+    """The shortest run of the range, the longest, and one between them."""
+    shorter = [n for e in range(DECADES, 0, -1) if (n := longest // 10**e) >= least] or [longest]
+    proven = solver.solve([triple(n) for n in shorter])
+    useful = USEFUL * solver.constants.first_gradient
+    shortest = next((n for n, answer in zip(shorter, proven, strict=True) if answer.value <= useful), shorter[-1])
     return sorted({shortest, round(math.sqrt(shortest) * math.sqrt(longest)), longest})
-
-
-def _around(cost: int, allocator: Allocator) -> list[int]:
-    """A range with this in its middle."""
-    half = math.isqrt(SPAN)
-    return sorted({max(cost // half, allocator.smallest_budget), cost, min(cost * half, MAX_HORIZON)})
 
 
 def _steps(cost: int, K: int, k: int) -> int:

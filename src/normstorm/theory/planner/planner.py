@@ -74,8 +74,8 @@ def plan(
     rule         "sharp" minimises over (alpha, eta) and over all certificates; "paper" takes the paper's own
                  parameters and explicit bound, with K = k = 1 (in expectation the smallest K that it admits)
     certificate  only this one (rule="sharp")
-    anytime      one schedule of shrinking steps with a bound at every t at once (an AnytimePlan), chosen for runs of a
-                 ten-thousandth of the horizon or budget up to all of it; for a target, the first t that reaches it
+    anytime      one schedule of shrinking steps with a bound at every t at once (an AnytimePlan), chosen for runs up to
+                 the horizon or budget and down to four decades less; for a target, the first t that reaches it
 
     >>> from normstorm import Constants, plan
     >>> p = plan(Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1), horizon=100_000)
@@ -137,6 +137,17 @@ def other_rule(found: Plan, **question: Any) -> dict[str, Any]:
         "bound_ratio": other.bound / found.bound,
         "sample_gradients_ratio": other.sample_gradients / found.sample_gradients,
     }
+
+
+def one_horizon_plans(found: AnytimePlan) -> dict[str, Any]:
+    """At every milestone the best plan for that horizon alone at the same cost, over all batches."""
+    rows = []
+    for t, bound in found.bounds.items():
+        own = plan(found.constants, budget=found.cost_at(t), confidence=found.confidence)
+        sizes = {"batch": own.batch, "sub_batch": own.sub_batch}
+        row = {"t": t, "sample_gradients": found.cost_at(t), "bound": bound, "one_horizon_bound": own.bound}
+        rows.append(row | {"ratio": bound / own.bound, "certificate": own.certificate, "horizon": own.horizon} | sizes)
+    return {"rule": "sharp", "at": "the same sample gradients", "rows": rows}
 
 
 def _sharp_plan(constants: Constants, solver: Solver, answer: Answer, confidence: float | None) -> Plan:

@@ -141,9 +141,9 @@ class _Sums:
         # rho/sqrt(alpha) falls with alpha
         drift_in, drift_out = (rho(*one, at) / np.sqrt(at) * w for at in (in_low, out_low))
         P0 = rho(*zero, in_low)
-        P0_start = rho(*zero, b * (1 + shift) ** (-2 / 3))
+        P0_start = rho(*zero, alpha)
         P1_in, P1_out = rho(*one, in_high), rho(*one, out_low)
-        P1_start = rho(*one, b * (1 + shift) ** (-2 / 3))
+        P1_start = rho(*one, alpha)
         rise = np.maximum(np.diff(P0, axis=-1, prepend=P0_start), 0.0)
 
         self.length = b * w * above_sum(2 / 3, z_out, count)
