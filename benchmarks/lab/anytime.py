@@ -26,7 +26,7 @@ from benchmarks.lab.anytime_attack import attack, setting
 from benchmarks.machine import describe
 from benchmarks.pages import RESULTS, anytime_table, attack_line, fill
 from normstorm.theory import AnytimePlan, Constants, plan
-from normstorm.theory.schedules.shrinking import Cells
+from normstorm.theory.schedules.blocks import Cells
 
 CONSTANTS = ((1, 0, 1, 0, 1, 1), (1, 1, 1, 0.5, 1, 1), (10, 2, 0.1, 0.1, 5, 10))
 TIMES = (10**3, 10**5, 10**7)

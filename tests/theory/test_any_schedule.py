@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from benchmarks.lab.anytime_attack import RULES, attack, setting
 from normstorm.theory import Constants, ScheduleCertificate, bound, gradient_bound, plan
-from normstorm.theory.schedules.shrinking import Cells, Shrinking, above_sum, below_sum
+from normstorm.theory.schedules.blocks import Cells, above_sum, below_sum
+from normstorm.theory.schedules.shrinking import Shrinking
 
 PLAIN = Constants(1, 0, 1, 0, 1, 1)
 SETS = (PLAIN, Constants(1, 1, 1, 0.5, 1, 1), Constants(10, 2, 0.1, 0.1, 5, 10), Constants(2, 0, 0.3, 1.5, 4))
@@ -95,8 +96,8 @@ def wandering(c, seed, count=25):
     rng = np.random.default_rng(seed)
     w, steps = 0.4 / max(c.L1, 1), []
     for _ in range(count):
-        alpha = float(rng.uniform(0.05, 0.9))
-        eta = float(rng.uniform(0, 0.7)) * alpha * w
+        alpha = float(rng.uniform(0.05, 0.99))
+        eta = float(rng.uniform(0, 1)) * alpha * w
         most = (w - eta) / (1 - alpha)
         new = min(w * float(rng.uniform(0.8, 1.2)), most) * 0.999
         K = int(rng.integers(1, 5))
@@ -155,6 +156,17 @@ def test_blocks_are_above_the_exact_sum_and_close_to_it(c, schedule):
     for t in (1500, 20_000, T):
         assert 1 <= Shrinking(*schedule).bounds(c, 0.01, [t]).value[0] / exact[t - 1] <= 1.05
     assert np.sum(Shrinking(*schedule).weights(c, 0.01, T)) > 0
+
+
+def test_a_change_in_a_block_is_at_most_what_is_charged_for_it():
+    """With L1 = 0 the changes of P_1 are all that is paid."""
+    schedule, c = Shrinking(*SCHEDULES[3]), SETS[3]
+    single, last = np.arange(1.0, 2001), np.append(np.arange(1.0, 201), np.arange(205.0, 2001, 5))
+    exact = schedule._sums(c, 0.01, Cells(single, single, 2000)).paid
+    blocks = schedule._sums(c, 0.01, Cells(np.append(1, last[:-1] + 1), last, 200))
+    each = exact[200:].reshape(-1, 5)
+    assert np.all(blocks.paid_one[200:, None] >= each) and np.all(blocks.paid_one[200:] <= 1.2 * each.max(axis=1))
+    np.testing.assert_allclose(blocks.paid[200:], each.sum(axis=1), rtol=1e-9)
 
 
 def test_some_of_these_steps_cost_more_than_they_gain():

@@ -13,10 +13,11 @@ from .certificates import MEANINGS
 from .constants import Constants
 from .plan import Term, round_up, sample_gradients
 from .planner.solver import natural_units
-from .schedules.shrinking import Bounds, Shrinking
+from .schedules.blocks import Bounds
+from .schedules.shrinking import Shrinking
 
 MOST_STEPS = 10**18
-MOST_WEIGHTS = 10**8
+MOST_WEIGHTS = 10**6  # each takes some hundred numbers on the way
 
 
 @dataclass(frozen=True)

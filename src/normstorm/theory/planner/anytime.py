@@ -19,7 +19,8 @@ from ..anytime_plan import AnytimePlan, terms_of
 from ..certificates.case import Array
 from ..constants import Constants
 from ..plan import round_up
-from ..schedules.shrinking import SMALL, Cells, Shrinking
+from ..schedules.blocks import Cells
+from ..schedules.shrinking import SMALL, Shrinking
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .solver import Answer, Solver, Triple
 
