@@ -12,7 +12,7 @@ from contract import Walk, walked
 from toy import Metered, Toy
 from transcription import algorithm_1
 
-from normstorm.algorithms import Algorithm, from_plan, momentum_nsgd, normalized_storm
+from normstorm.algorithms import CATALOGUE, Algorithm, from_plan, momentum_nsgd, normalized_storm
 from normstorm.algorithms.estimators import Corrected, GradientSample, Momentum
 from normstorm.engine import run
 from normstorm.engine.results import Trace
@@ -216,6 +216,8 @@ def test_a_pytree_is_one_vector() -> None:
 def test_from_plan() -> None:
     plan = SimpleNamespace(alpha=0.25, eta=0.5, batch=4, sub_batch=2)
     assert from_plan(plan) == normalized_storm(alpha=0.25, eta=0.5, K=4, k=2)
+    plan.shift = 7.0
+    assert from_plan(plan) == CATALOGUE["normalized_storm_anytime"](alpha=0.25, eta=0.5, shift=7.0, K=4, k=2)
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,13 @@ def test_normalized_storm_is_the_planner(place: str) -> None:
     assert found == {}
 
 
+def test_the_anytime_schedule_is_the_planner() -> None:
+    known = registry.get("dro-chi2").constants(None, "almost-sure")
+    p = plan(known, horizon=(BUDGET + 1) // 2, confidence=CONFIDENCE, anytime=True)
+    assert only("normalized_storm_anytime", "dro-chi2") == {"alpha": p.alpha, "eta": p.eta, "shift": p.shift}
+    assert p.sample_gradients <= BUDGET
+
+
 @pytest.mark.parametrize("place", ["noisy-valley", "exp-quad"])
 def test_momentum_nsgd(place: str) -> None:
     _, c = given(place)
