@@ -1,6 +1,7 @@
 """Settings and fixtures shared by all tests."""
 
 import ctypes
+import functools
 import gc
 import hashlib
 import os
@@ -14,7 +15,9 @@ import pytest
 from hypothesis import settings
 
 from normstorm.cli.main import main
+from normstorm.theory.planner import planner
 from normstorm.theory.planner.allocate import Allocator
+from normstorm.theory.planner.anytime import anytime_plan
 from normstorm.theory.planner.solver import Answer
 
 settings.register_profile("normstorm", deadline=None, derandomize=True)
@@ -79,6 +82,7 @@ def double_precision(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 FOUND: dict[tuple[object, ...], Answer] = {}
+ANYTIME = functools.cache(anytime_plan)
 SEARCHES = {"for_target": Allocator.for_target, "for_budget": Allocator.for_budget}
 
 
@@ -89,6 +93,7 @@ def plans_are_searched_once(request: pytest.FixtureRequest, monkeypatch: pytest.
     if "theory" not in request.path.parts:
         for name in SEARCHES:
             monkeypatch.setattr(Allocator, name, _remembered(name))
+        monkeypatch.setattr(planner, "anytime_plan", ANYTIME)
 
 
 def _remembered(name: str) -> Callable[[Allocator, float], Answer]:

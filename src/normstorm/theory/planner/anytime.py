@@ -186,6 +186,9 @@ def _search(
     times = np.array([_steps(cost, K, k) for cost in asked.costs], dtype=float)
     cells = _coarse_cells(times)
     at = np.searchsorted(cells.last, times)
+    high = HIGH.copy()
+    if constants.L1 > 0:
+        high[0] = min(high[0], -math.log(constants.L1) - 1e-12)
 
     def ratio(points: Array) -> Array:
         eta, alpha, shift, lam = np.exp(points).T
@@ -201,7 +204,7 @@ def _search(
     else:
         points, size, least = near + 0.3 * rng.normal(size=(40, len(LOW))), 0.3, 3e-4 if fine else 3e-2
         points[0] = near
-    points = np.clip(points, LOW, HIGH)
+    points = np.clip(points, LOW, high)
     values = ratio(points)
     while True:
         order = np.argsort(values, kind="stable")[:KEPT]
@@ -209,7 +212,7 @@ def _search(
         if size < least:
             return Found(K, k, points[0], float(values[0]))
         moved = np.repeat(points, CHILDREN, axis=0) + size * rng.normal(size=(len(points) * CHILDREN, len(LOW)))
-        moved = np.clip(moved, LOW, HIGH)
+        moved = np.clip(moved, LOW, high)
         new = ratio(moved)
         if not np.min(new) < values[0] * (1 - 1e-4):
             size *= 0.7
@@ -224,6 +227,8 @@ def _starts(constants: Constants, delta: float, middle: Triple, rng: np.random.G
     eta, lam = eta / solver.length, lam / solver.slope
     shift = rng.uniform(0, math.log(10 * middle.T), STARTS)
     grown = 2 / 3 * (np.logaddexp(shift, math.log(middle.T / 3)) - shift)
+    limits = [-math.log(alpha), *([-math.log(eta * constants.L1)] if constants.L1 > 0 else [])]
+    grown = np.minimum(grown, min(limits))
     at = np.stack([math.log(eta) + grown, math.log(alpha) + grown, shift, np.full(STARTS, math.log(lam * alpha / eta))])
     return np.asarray(at.T + rng.normal(size=(STARTS, len(LOW))) * [1.0, 1.0, 0.0, 1.5])
 

@@ -45,7 +45,10 @@ class ScheduleCertificate:
     def __init__(
         self, constants: Constants, *, delta: float, lam: Any, w: Any, K: Any = 1, shares: Any = None, p1: Any = 0.0
     ) -> None:
+        if not isinstance(constants, Constants):
+            refuse(WHO, "constants", "a normstorm.Constants", constants)
         self.constants = constants
+        K = _numbers("K", K, ">= 1", lambda a: a >= 1)
         self.lam = np.atleast_1d(_numbers("lam", lam, "> 0", lambda a: a > 0))
         J = len(self.lam)
         given = np.full(J, 1 / J) if shares is None else _numbers("shares", shares, "> 0", lambda a: a > 0)
@@ -143,13 +146,13 @@ class ScheduleCertificate:
         return np.asarray(kept - 2 * _column(paid) - TOTAL_RAISED * size - 10 * PER_TERM * _column(cancelled))
 
 
-def first_error(constants: Constants, w: Array, p1: Array, lam: Array, K: Any) -> Array:
+def first_error(constants: Constants, w: Array, p1: Array, lam: Array, K: Array) -> Array:
     """J - p1, where J bounds Phi_1 in the smallest of three forms: surely, by bounded differences, by its range."""
     n = w * (constants.sigma0 + constants.sigma1 * constants.first_gradient)
-    square, p, lam = _column(n * n), _column(p1), np.asarray(lam)
-    surely, in_mean = (_above(s, p) for s in (square, square / _column(np.asarray(K, dtype=float))))
-    proxy = np.minimum(square / _column(np.asarray(K, dtype=float)), surely * surely / 4)
-    return np.asarray(np.minimum(surely, in_mean + lam / 2 * proxy))
+    square, p = _column(n * n), _column(p1)
+    shared = square / _column(K)
+    surely, in_mean = _above(square, p), _above(shared, p)
+    return np.asarray(np.minimum(surely, in_mean + lam / 2 * np.minimum(shared, surely * surely / 4)))
 
 
 def largest_gradient(constants: Constants, gap: Array) -> Array:
