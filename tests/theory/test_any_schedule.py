@@ -303,6 +303,8 @@ def test_refusals():
     refused(sentence, ("move", 0.1), ("choose", 0.1))
     with pytest.raises(ValueError, match="lam must be numbers > 0; got lam=0"):
         ScheduleCertificate(PLAIN, delta=0.1, lam=0, w=1)
+    with pytest.raises(ValueError, match=r"K must be numbers >= 1, whole; got K=1.5"):
+        ScheduleCertificate(PLAIN, delta=0.1, lam=1, w=1, K=1.5)
     with pytest.raises(ValueError, match="shares must be 2 numbers > 0 whose sum is at most 1"):
         ScheduleCertificate(PLAIN, delta=0.1, lam=[1, 2], w=1, shares=[0.9, 0.2])
 

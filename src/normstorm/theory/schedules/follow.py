@@ -31,6 +31,7 @@ Array = npt.NDArray[np.float64]
 PER_TERM = 1e-15  # what one more term of a sum may lose, relative to the sum
 TOLERANCE = 1e-12  # of the budget, in relative terms; TOTAL_RAISED pays for it
 WHO = "ScheduleCertificate"
+WHOLE = (">= 1, whole", lambda a: (a >= 1) & (a == np.floor(a)))
 
 
 class ScheduleCertificate:
@@ -48,7 +49,7 @@ class ScheduleCertificate:
         if not isinstance(constants, Constants):
             refuse(WHO, "constants", "a normstorm.Constants", constants)
         self.constants = constants
-        K = _numbers("K", K, ">= 1", lambda a: a >= 1)
+        K = _numbers("K", K, *WHOLE)
         self.lam = np.atleast_1d(_numbers("lam", lam, "> 0", lambda a: a > 0))
         J = len(self.lam)
         given = np.full(J, 1 / J) if shares is None else _numbers("shares", shares, "> 0", lambda a: a > 0)
@@ -106,8 +107,8 @@ class ScheduleCertificate:
             raise ValueError(f"{WHO}: move must be called before choose; got choose before step {self.t + 1}")
         c, eta = self.constants, self.eta
         alpha = _numbers("alpha", alpha, "in (0, 1]", lambda a: (a > 0) & (a <= 1))
-        K = _numbers("K", K, ">= 1", lambda a: a >= 1)
-        k = K if k is None else _numbers("k", k, "in [1, K]", lambda a: (a >= 1) & (a <= K))
+        K = _numbers("K", K, *WHOLE)
+        k = K if k is None else _numbers("k", k, "in [1, K], whole", lambda a: WHOLE[1](a) & (a <= K))
         new = self.w if w is None else _numbers("w", w, "> 0", lambda a: a > 0)
         spent = alpha * new + (self.w - new)
         if not np.all((spent > 0) & (eta <= spent * (1 + TOLERANCE))):
@@ -131,7 +132,8 @@ class ScheduleCertificate:
         self._add("drift", _column(P1 * eta * c.L0))
         self._add("confidence", self.lam * _column((new * a0) ** 2))
         self.length = self.length + eta
-        self.G = np.minimum(largest_gradient(c, self.gap), sure_gradient(c, self.length))
+        sure = sure_gradient(c, self.length * (1 + PER_TERM * self.t))
+        self.G = np.minimum(largest_gradient(c, self.gap), sure)
         square = _product(_column((new * a1) ** 2), _column(self.G))
         self.growing = _column(kappa * new * B1) + self.lam / 2 * (2 * _column(new * new * a0 * a1) + square)
         self.P0, self.P1, self.w, self.eta = P0, P1, new, None
@@ -166,7 +168,7 @@ def sure_gradient(constants: Constants, length: Array) -> Array:
     """||grad F|| at the end of a path of this length whose steps are at most 1/L1."""
     c, g = constants, constants.first_gradient
     if c.L1 == 0:
-        return np.asarray(g + c.L0 * length)
+        return np.asarray(g + c.L0 * length) * (1 + TOTAL_RAISED)
     with np.errstate(over="ignore"):
         return np.asarray(g + (g + c.L0 / c.L1) * np.expm1(c.L1 * length)) * (1 + TOTAL_RAISED)
 
