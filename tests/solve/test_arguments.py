@@ -29,12 +29,12 @@ def show(done: int, of: int) -> None:
 
 FUNCTIONS = {function.__name__: function for function in (minimize, plan, certify)}
 USUAL: dict[str, dict[str, Any]] = {
-    "minimize": {"problem": MINE, "plan": PLANS[0], "samples": 64, "progress": False},
+    "minimize": {"problem": MINE, "plan": PLANS[0], "samples": 19, "progress": False},
     "plan": {"constants": own.KNOWN, "horizon": 400},
-    "certify": {"problem": own.problem, "x": own.START, "samples": 64},
+    "certify": {"problem": own.problem, "x": own.START, "samples": 64, "exact": False},
 }
 ONE_OF = {"minimize": ("target", "budget", "plan"), "plan": ("target", "horizon", "budget")}
-ONE_OF |= {"certify": ("samples", "precision")}
+ONE_OF |= {"certify": ("samples", "precision", "target")}
 VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
     "minimize": {
         "problem": (MINE, OTHER),
@@ -45,7 +45,7 @@ VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
         "confidence": (None, 0.9),
         "seeds": (1, [5]),
         "choose": ("last", "smallest"),
-        "samples": (64, 640),
+        "samples": (19, 64),
         "progress": (False, show),
         "checkpoint": (None, "kept"),
         "width": (1, 8),
@@ -67,8 +67,10 @@ VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
         "confidence": (0.99, 0.9),
         "samples": (64, 640),
         "precision": (0.2, 0.3),
+        "target": (2.5, 1.85),
         "sense": ("almost-sure", "mean-square"),
         "seed": (0, 1),
+        "exact": (False, True),
     },
 }
 

@@ -2,6 +2,7 @@
 
 from .certify import PointCertificate as PointCertificate
 from .certify import certify as certify
+from .certify import certify_first as certify_first
 from .fingerprint import fingerprint as fingerprint
 from .minimize import CANDIDATES as CANDIDATES
 from .minimize import CHOICES as CHOICES

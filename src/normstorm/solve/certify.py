@@ -1,62 +1,91 @@
-"""An upper bound of ||grad F(x)|| at a given point, from fresh samples alone.
+"""An upper bound of ||grad F(x)|| at a given point, from fresh samples alone, or exact from all rows of a finite sum.
 
-The samples are drawn with keys that no run uses, and evaluated in double precision. Statements and proofs:
-docs/theory/fresh-samples.md.
+With a target, samples are drawn in blocks until it is certified; without one, as many as are asked for. The samples
+are drawn with keys that neither a run nor the choice of a point uses, and evaluated in double precision. Statements
+and proofs: docs/theory/fresh-samples.md.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
-from functools import partial
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared import validate
 from normstorm._shared.jsonable import jsonable
 from normstorm._shared.pytrees import misfit
 from normstorm.problems.protocol import Problem
-from normstorm.theory.fresh_samples import Sense, Summary, groups_for, samples_for, upper_bound
+from normstorm.theory.fresh_samples import Sense, groups_for, samples_for, upper_bound
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, round_up
+from normstorm.theory.sequential_test import LOST, MARGIN, PILOT, PointTest, SampleRange, pilot_size
 
-from .precision_modes import ask
+from .fresh import CHOOSING, Gradients, summarise, whole_size
 
 Tree = Any
-CHUNK = 2048
 MOST_SAMPLES = 10**8
+BUDGET = 10**6  # for a target, where none is given
 SEEDS = -(2**63), 2**63 - 1
-# Steps of a run are below 2^30: these keys are nobody else's.
-FRESH = 2**31
+BLOCKS = ((65_536, 4096), (16_384, 1024), (0, 256))  # from so many samples on, so many in a block
+TRUSTED = 0.01  # of the bound: what other roundings of x may change
+HOPELESS = 6  # root mean squares of the noise of the mean, by which it is above the target
 
 
 @dataclass(frozen=True)
 class PointCertificate:
-    """||grad F(x)|| <= upper_bound, with probability at least `confidence` over the fresh samples."""
+    """||grad F(x)|| <= upper_bound, with probability at least `confidence` over the fresh samples.
+
+    samples    fresh samples, and the rows of a full pass;   mean_norm  the norm of their mean gradient
+    sense      almost-sure (4A), mean-square (4B), or exact: a full pass, which assumes nothing and has confidence 1
+    method     how: fixed, top, pairs, groups or exact (docs/theory/fresh-samples.md)
+    target     what was asked for, if anything was
+    rounding   what another rounding of x changes in a sample gradient; the bound counts it
+    lost_digits   it is more than a hundredth of the bound, and nothing is certified
+    """
 
     upper_bound: float
     confidence: float
     samples: int
     mean_norm: float
     sense: str
+    method: str = "fixed"
+    target: float | None = None
+    rounding: float = 0.0
+    lost_digits: bool = False
+
+    @property
+    def certified(self) -> bool:
+        """The bound is finite, and at most the target if there is one."""
+        return self.upper_bound < math.inf and (self.target is None or self.upper_bound <= self.target)
 
     @property
     def guarantee(self) -> str:
         if math.isinf(self.upper_bound):
-            return (
-                f"No bound of ||grad F(x)|| at the returned point follows from {self.samples} fresh samples: they are "
-                "too few, or a gradient is not finite."
-            )
+            return self._nothing()
+        bound = round_up(self.upper_bound)
+        if self.sense == "exact":
+            return f"||grad F(x)|| is at most {bound} at the returned point: exact, from a pass over all rows."
         assumption = "4A" if self.sense == "almost-sure" else "4B"
         return (
             f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
-            f"most {round_up(self.upper_bound)} at the returned point, if assumptions 2 and {assumption} hold."
+            f"most {bound} at the returned point, if assumptions 2 and {assumption} hold."
+        )
+
+    def _nothing(self) -> str:
+        if self.lost_digits:
+            return (
+                "No bound of ||grad F(x)|| at the returned point can be trusted: another rounding of x changes a "
+                f"gradient by {self.rounding:.2g}, so the problem's own arithmetic has lost its digits there."
+            )
+        return (
+            f"No bound of ||grad F(x)|| at the returned point follows from {self.samples} fresh samples: they are "
+            "too few, or a gradient is not finite."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = jsonable(asdict(self) | {"guarantee": self.guarantee})
+        found: dict[str, Any] = jsonable(asdict(self) | {"certified": self.certified, "guarantee": self.guarantee})
         return found
 
 
@@ -67,91 +96,207 @@ def certify(
     samples: int | None = None,
     *,
     precision: float | None = None,
+    target: float | None = None,
     sense: Sense = "almost-sure",
     seed: int = 0,
+    exact: bool | None = None,
 ) -> PointCertificate:
     """Bound ||grad F(x)|| from fresh samples; x must not depend on them (another `seed` draws others).
 
-    Give `samples`, or `precision`: as many samples as bring the bound within `precision` of the norm of their mean,
-    in the worst case that the noise constants allow at ||grad F(x1)||.
+    Give `target`: samples are drawn in blocks until the bound is at most that, or until `samples` of them (a million
+    if not given). Or `samples`, their number; or `precision`: as many samples as bring the bound within `precision` of
+    the norm of their mean, in the worst case that the noise constants allow at ||grad F(x1)||.
+
     sense   "almost-sure" uses assumption 4A, "mean-square" only 4B
+    exact   a pass over all rows of a finite sum: whenever it takes fewer gradients (None), always or never
     """
     confidence = validate.confidence("certify", confidence)
     seed = validate.whole("certify", "seed", seed, *SEEDS)
+    sense = validate.one_of("certify", "sense", sense, ("almost-sure", "mean-square"))  # type: ignore[assignment]
     if words := misfit(problem, x):
         raise ValueError(f"certify: x must {words}")
-    if (samples is None) == (precision is None):
+    whole = _whole(problem, exact)
+    given = [samples if target is None else None, precision, target].count(None)
+    if given != 2 and not (exact and given == 3):
         raise ValueError(
-            "certify: exactly one of samples, precision must be given; "
-            f"got samples={samples!r}, precision={precision!r}"
+            "certify: exactly one of samples, precision, target must be given (or samples beside target, as a budget); "
+            f"got samples={samples!r}, precision={precision!r}, target={target!r}"
         )
-    delta = 1 - confidence
-    noise = problem.constants(None, sense)
-    if samples is None:
-        width = validate.number("certify", "precision", precision, validate.POSITIVE)
-        samples = samples_for(width, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
-    samples = sample_count(samples)
+    budget = None if samples is None else sample_count(samples)
+    if target is not None:
+        target = validate.number("certify", "target", target, validate.POSITIVE)
+    if precision is not None:
+        precision = validate.number("certify", "precision", precision, validate.POSITIVE)
+    source, delta = Gradients(problem, x, seed), 1 - confidence
+    if exact:
+        found = _exact(source)
+    elif target is not None:
+        found = _until(source, target, budget or BUDGET, delta, sense, whole)
+    else:
+        found = _fixed(source, budget or _count_for(problem, precision, delta, sense, whole), delta, sense, whole)
+    return _labelled(found, confidence, target)
+
+
+def certify_first(
+    problem: Problem,
+    points: Sequence[Tree],
+    target: float,
+    confidence: float = DEFAULT_CONFIDENCE,
+    samples: int | None = None,
+    *,
+    seed: int = 0,
+    exact: bool | None = None,
+) -> tuple[int | None, tuple[PointCertificate, ...]]:
+    """Test points in order until one is certified: its place, or None, and the certificates of all that were tested.
+
+    Point i gets fresh samples of its own, at most `samples`, and delta/(i (i + 1)) of the failure probability delta =
+    1 - confidence: with probability at least `confidence` all certificates hold, also if a point was chosen by what
+    was said of those before it. Put the most promising point first.
+    """
+    confidence = validate.confidence("certify_first", confidence)
+    seed = validate.whole("certify_first", "seed", seed, *SEEDS)
+    target = validate.number("certify_first", "target", target, validate.POSITIVE)
+    budget = BUDGET if samples is None else sample_count(samples, "certify_first")
+    if len(points) == 0:
+        raise ValueError("certify_first: points must be a sequence of at least one point; got none")
+    whole, found = _whole(problem, exact, "certify_first"), []
+    for i, x in enumerate(points, start=1):
+        if words := misfit(problem, x):
+            raise ValueError(f"certify_first: points[{i - 1}] must {words}")
+        source = Gradients(problem, x, seed, part=i)
+        share = (1 - confidence) / (i * (i + 1))
+        one = _exact(source) if exact else _until(source, target, budget, share, "almost-sure", whole)
+        found.append(_labelled(one, confidence, target))
+        if found[-1].certified:
+            return i - 1, tuple(found)
+    return None, tuple(found)
+
+
+def chosen_certificate(
+    problem: Problem, x: Tree, confidence: float, samples: int, sense: Sense, part: int = 0
+) -> PointCertificate:
+    """What `minimize` asks: a fixed number of samples that `certify` never draws."""
+    source = Gradients(problem, x, part, CHOOSING)
+    return _labelled(_fixed(source, samples, 1 - confidence, sense, whole_size(problem)), confidence)
+
+
+def _fixed(source: Gradients, samples: int, delta: float, sense: Sense, whole: int | None) -> PointCertificate:
+    if whole is not None and whole <= samples:
+        return _exact(source)
+    noise = _noise(source, sense)
     groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
-    summary = summarise(problem, x, samples, groups, seed)
-    bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense)
-    return PointCertificate(bound, confidence, summary.samples, summary.mean_norm, sense)
+    summary = summarise(source, samples, groups)
+    bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense, noise.spread)
+    # What the sums can have lost; the mean length of a gradient is at most this bracket.
+    bound = bound * (1 + MARGIN) + LOST * (summary.mean_norm + math.sqrt(summary.trace))
+    method = "fixed" if sense == "almost-sure" else "groups"
+    return _rounded(bound, source.change(), summary.samples, summary.mean_norm, sense, method)
 
 
-def summarise(problem: Problem, x: Tree, samples: int, groups: int, seed: int) -> Summary:
-    """Norms and spread of fresh sample gradients at x, in as many equal groups (a remainder is not drawn)."""
-    with jax.enable_x64(True):
-        point = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
-        key = jax.random.fold_in(jax.random.key(seed), FRESH)
-        each = samples // groups
-        means, scatter = [], 0.0
-        for group in range(groups):
-            total, squares = _group(problem, point, jax.random.fold_in(key, group), each)
-            means.append(total / each)
-            scatter += squares
-    stacked = np.array(means)
-    mean = stacked.mean(axis=0)
-    scatter += each * float(((stacked - mean) ** 2).sum())
-    n = each * groups
-    norms = tuple(float(np.linalg.norm(m)) for m in means)
-    return Summary(n, float(np.linalg.norm(mean)), scatter / max(n - 1, 1), norms if groups > 1 else ())
+def _until(
+    source: Gradients, target: float, budget: int, delta: float, sense: Sense, whole: int | None
+) -> PointCertificate:
+    """Blocks of fresh samples, or all rows as soon as that is expected to be the shorter way."""
+    change = source.change()
+    if change > TRUSTED * target:
+        return PointCertificate(math.inf, 1.0, 0, math.nan, sense, "none", rounding=change, lost_digits=True)
+    if sense == "mean-square":
+        return _doubled(source, target - change, budget, delta, whole, change)
+    if whole is not None and whole <= min(PILOT, budget):
+        return _exact(source)
+    noise = _noise(source, sense)
+    test = PointTest(source.dimension, max(target - change, target / 2), delta, noise)
+    size = min(pilot_size(noise, delta), budget)
+    rows = np.concatenate(list(source.draw(size)))
+    finite = bool(np.isfinite(rows).all())
+    if finite:
+        test.pilot(rows)
+    while finite and target < test.bound + change and test.samples < budget and not test.hopeless(HOPELESS):
+        n = test.samples
+        # Never many more samples than rows: a pass when one is expected to be shorter, or when both ways are even.
+        if whole is not None and n + whole <= budget and whole <= max(n, test.forecast() - n):
+            found = _exact(source)
+            return replace(found, samples=n + whole)
+        size = min(next(block for least, block in BLOCKS if n >= least), source.chunk, budget - n)
+        rows = np.concatenate(list(source.draw(size, start=n)))
+        finite = bool(np.isfinite(rows).all())
+        if finite:
+            test.add(rows)
+    samples = test.samples if finite else test.samples + size
+    method, bound = "pairs" if test.pairs else "top", test.bound if finite else math.inf
+    return _rounded(bound, change, samples, test.mean_norm, sense, method)
 
 
-def _group(problem: Problem, x: Tree, key: jax.Array, n: int) -> tuple[np.ndarray, float]:
-    """The sum of n sample gradients and the sum of their squared distances from their mean, chunk by chunk."""
-    # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
-    known = not jax.tree_util.all_leaves([problem])
-    total, count, scatter = None, 0, 0.0
-    while count < n:
-        size = min(CHUNK, n - count)
-        plain, compiled = (partial(f, problem, n=size) for f in (_gradients, _compiled_gradients))
-        gradients = np.asarray(ask(plain, compiled if known else None, x, jax.random.fold_in(key, count)))
-        part = gradients.sum(axis=0)
-        scatter += float(((gradients - part / size) ** 2).sum())
-        if total is None:
-            total = part
-        else:  # Chan's update of a sum of squares
-            gap = part / size - total / count
-            scatter += float(gap @ gap) * size * count / (size + count)
-            total = total + part
-        count += size
-    assert total is not None
-    return total, scatter
+def _doubled(
+    source: Gradients, target: float, budget: int, delta: float, whole: int | None, change: float
+) -> PointCertificate:
+    """Under 4B alone: twice as many samples at each look, all of them fresh, look i with delta/(i (i + 1))."""
+    noise, used, bound, mean_norm = _noise(source, "mean-square"), 0, math.inf, math.nan
+    for look in range(1, 64):
+        share = delta / (look * (look + 1))
+        n = min(2 ** (look + 4), budget - used)
+        if n < 2 or bound <= target:
+            break
+        if whole is not None and whole <= n:
+            return replace(_exact(source), samples=used + whole)
+        groups = groups_for(share) if n >= groups_for(share) else 1
+        summary = summarise(source, n, groups, first=2**16 * look)
+        used, mean_norm = used + summary.samples, summary.mean_norm
+        found = upper_bound(summary, noise.sigma0, noise.sigma1, share, "mean-square") * (1 + MARGIN)
+        bound = min(bound, found + LOST * (mean_norm + math.sqrt(summary.trace)))
+    return _rounded(bound, change, used, mean_norm, "mean-square", "groups")
 
 
-def _gradients(problem: Problem, x: Tree, key: jax.Array, n: int) -> jax.Array:
-    """(n, d): one row for the gradient at each of n samples."""
-    batch = problem.sample(key, n)
-
-    def one(sample: Tree) -> jax.Array:
-        gradient = problem.grad(x, jax.tree.map(lambda leaf: leaf[None], sample))
-        return jnp.concatenate([jnp.ravel(leaf) for leaf in jax.tree.leaves(gradient)])
-
-    return jax.vmap(one)(batch)
-
-
-_compiled_gradients = jax.jit(_gradients, static_argnames="n")
+def _exact(source: Gradients) -> PointCertificate:
+    """The norm of the mean over all rows, raised by more than rounding in the sums can have lost."""
+    total, lengths, size = np.zeros(source.dimension), 0.0, 0
+    for rows in source.rows():
+        total, size = total + rows.sum(axis=0), size + len(rows)
+        lengths += float(np.sum(np.linalg.norm(rows, axis=1)))
+    norm = float(np.linalg.norm(total)) / size
+    return _rounded(norm * (1 + MARGIN) + LOST * lengths / size, source.change(), size, norm, "exact", "exact")
 
 
-def sample_count(samples: Any) -> int:
+def _rounded(bound: float, change: float, samples: int, mean_norm: float, sense: str, method: str) -> PointCertificate:
+    """The bound with what other roundings of x change; none where they show that nothing is known of the gradient."""
+    known = math.isfinite(bound)
+    lost = known and change > TRUSTED * bound
+    trusted = bound + change if known and not lost else math.inf
+    return PointCertificate(trusted, 1.0, samples, mean_norm, sense, method, rounding=change, lost_digits=lost)
+
+
+def _labelled(found: PointCertificate, confidence: float, target: float | None = None) -> PointCertificate:
+    return replace(found, confidence=1.0 if found.sense == "exact" else confidence, target=target)
+
+
+def _count_for(problem: Problem, precision: float | None, delta: float, sense: Sense, whole: int | None) -> int:
+    """Samples for a precision; those of a full pass if they are fewer."""
+    assert precision is not None
+    noise = problem.constants(None, sense)
+    count = samples_for(precision, noise.first_gradient, noise.sigma0, noise.sigma1, delta, sense)
+    return sample_count(count if whole is None else min(count, whole))
+
+
+def _noise(source: Gradients, sense: Sense) -> SampleRange:
+    known = source.problem.constants(None, sense)
+    local = getattr(source.problem, "range", None)
+    if sense == "mean-square" or not callable(local):
+        return SampleRange(known.sigma0, known.sigma1)
+    spread = validate.real(local(source.x, 0.0)[0])
+    return SampleRange(known.sigma0, known.sigma1, spread * (1 + MARGIN) if spread >= 0 else math.inf)
+
+
+def _whole(problem: Problem, exact: object, who: str = "certify") -> int | None:
+    """Rows of a full pass where one is allowed."""
+    asked = None if exact is None else validate.truth(exact)
+    if exact is not None and asked is None:
+        validate.refuse(who, "exact", "True, False or None", exact)
+    size = whole_size(problem)
+    if asked and size is None:
+        raise ValueError(f"{who}: exact must be False or None for a problem that is no finite sum; got exact=True")
+    return None if asked is False else size
+
+
+def sample_count(samples: Any, who: str = "certify") -> int:
     """A number of fresh samples that can be drawn."""
-    return validate.whole("certify", "samples", samples, 2, MOST_SAMPLES)
+    return validate.whole(who, "samples", samples, 2, MOST_SAMPLES)

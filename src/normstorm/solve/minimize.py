@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -35,7 +35,7 @@ from normstorm.theory.fresh_samples import Sense, samples_for
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan, round_up
 from normstorm.theory.planner.planner import plan as make_plan
 
-from .certify import PointCertificate, certify, sample_count
+from .certify import PointCertificate, chosen_certificate, sample_count
 from .fingerprint import fingerprint
 from .precision import Precision, assess
 from .progress import Progress
@@ -108,7 +108,7 @@ def minimize(
     seeds        how many runs, or which; the point is the first one's, the others show the spread
     choose       two-phase, random, smallest or last (this module's text says what each guarantees)
     samples      fresh samples at each point that is certified; by default enough for a tenth of the bound, within a
-                 tenth of the run's cost
+                 tenth of the run's cost; a finite sum of at most so many rows is certified exactly, by a pass
     progress     a bar on a terminal, or a function of (steps done, steps)
     width        seeds of a batch, see `engine.run`: with that of another result, its seeds are repeated bit by bit
     checkpoint   a file that is resumed if it exists and kept up to date
@@ -205,16 +205,15 @@ def _choose(
         steps = trace.candidates.step[0]
         share = 1 - (1 - confidence) / len(steps)
         certificates = [
-            certify(problem, jax.tree.map(lambda leaf, j=j: leaf[j], candidates), share, samples, sense=sense, seed=j)
+            chosen_certificate(problem, jax.tree.map(lambda leaf, j=j: leaf[j], candidates), share, samples, sense, j)
             for j in range(len(steps))
         ]
         best = int(np.argmin([c.upper_bound for c in certificates]))
         chosen = certificates[best]
-        joint = PointCertificate(chosen.upper_bound, confidence, chosen.samples, chosen.mean_norm, sense)
-        reason = (
-            f"x_t with t = {steps[best]}, the best of {len(steps)} random iterates by the bound from {chosen.samples} "
-            "fresh samples at each"
-        )
+        exact = chosen.sense == "exact"
+        joint = chosen if exact else replace(chosen, confidence=confidence)
+        means = f"a pass over all {chosen.samples} rows" if exact else f"the bound from {chosen.samples} fresh samples"
+        reason = f"x_t with t = {steps[best]}, the best of {len(steps)} random iterates by {means} at each"
         return jax.tree.map(lambda leaf: leaf[best], candidates), reason, joint, sum(c.samples for c in certificates)
     if choose == "last":
         point, reason = first(trace.last), "the last iterate"
@@ -222,7 +221,7 @@ def _choose(
         pick = trace.uniform if choose == "random" else trace.smallest
         what = "t uniformly random" if choose == "random" else "the smallest estimate ||m_t||"
         point, reason = first(pick.x), f"x_t with t = {pick.step[0]}: {what}"
-    certificate = certify(problem, point, confidence, samples, sense=sense)
+    certificate = chosen_certificate(problem, point, confidence, samples, sense)
     return point, reason, certificate, certificate.samples
 
 

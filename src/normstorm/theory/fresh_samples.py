@@ -5,7 +5,8 @@ sample gradients. ||g|| >= <g, u>, and <g, u> is a mean of n independent numbers
 scalars is enough, whatever the dimension. Statements and proofs: docs/theory/fresh-samples.md.
 
 Source: Hoeffding's inequality; Maurer and Pontil's empirical Bernstein inequality; Cantelli's inequality with the
-median of group means. Departures: applied to the unknown direction u, hence no factor for vectors.
+median of group means. Departures: applied to the unknown direction u, hence no factor for vectors, and the top
+eigenvalue of the sample covariance in the place of the variance along u.
 """
 
 from __future__ import annotations
@@ -25,27 +26,31 @@ class Summary:
 
     mean_norm    norm of their mean;  trace  sum of squared distances from the mean, over n - 1
     group_norms  norms of the means of equally large groups (mean-square noise only)
+    top          at least the top eigenvalue of their covariance matrix, whose trace is `trace`
     """
 
     samples: int
     mean_norm: float
     trace: float
     group_norms: tuple[float, ...] = ()
+    top: float = math.inf
 
 
-def upper_bound(summary: Summary, sigma0: float, sigma1: float, delta: float, sense: Sense) -> float:
+def upper_bound(
+    summary: Summary, sigma0: float, sigma1: float, delta: float, sense: Sense, spread: float = math.inf
+) -> float:
     """||grad F(x)|| is at most this with probability at least 1 - delta.
 
-    Infinity if there are too few samples, or if a sample gradient is not finite.
+    Infinity if there are too few samples, or if a sample gradient is not finite. `spread` is the radius of a ball that
+    surely holds the sample gradients at this point, where one is known (almost-sure noise only).
     """
     if not math.isfinite(summary.mean_norm):
         return math.inf
     if sense == "almost-sure":
-        # Two proofs, each with half of delta: the smaller one holds.
-        return min(
-            _hoeffding(summary, sigma0, sigma1, delta / 2),
-            _empirical_bernstein(summary, sigma0, sigma1, delta / 2),
-        )
+        # Two proofs, each with half of delta: the smaller one holds. In each the noise is at most both radii.
+        radii = [(sigma0, sigma1)] + ([(spread, 0.0)] if spread < math.inf else [])
+        proofs = _hoeffding, _empirical_bernstein
+        return min(proof(summary, *radius, delta / 2) for proof in proofs for radius in radii)
     return _order_statistic(summary, sigma0, sigma1, delta)
 
 
@@ -84,11 +89,11 @@ def _hoeffding(summary: Summary, sigma0: float, sigma1: float, delta: float) -> 
 
 
 def _empirical_bernstein(summary: Summary, sigma0: float, sigma1: float, delta: float) -> float:
-    """The scalars <g_i, u> lie in an interval of length 2 (sigma0 + sigma1 G); their sample variance is <= trace."""
+    """The scalars <g_i, u> lie in an interval of length 2 (sigma0 + sigma1 G); their sample variance is <= top."""
     if summary.samples < 2:
         return math.inf
     log_term = math.log(2 / delta)
-    spread = math.sqrt(2 * summary.trace * log_term / summary.samples)
+    spread = math.sqrt(2 * min(summary.trace, summary.top) * log_term / summary.samples)
     rate = 14 * log_term / (3 * (summary.samples - 1))
     return _solved(summary.mean_norm + spread + sigma0 * rate, sigma1 * rate)
 
