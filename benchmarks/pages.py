@@ -229,3 +229,21 @@ def attack_line(report: dict[str, Any]) -> str:
         f"{found['largest_event_over_delta']:.3f} delta often ({found['event_settings']} settings with one sample a "
         "step, where its frequency is counted exactly)."
     )
+
+
+def points_table(report: dict[str, Any]) -> str:
+    """Samples until a target is certified, on a sphere and on problems; and false certificates."""
+    lines = ["| noise on a sphere: d, target | median | least | most | method |", "|---" * 5 + "|"]
+    for r in report["sphere"]:
+        cells = f"{r['median']:.3f} | {r['least']:.3f} | {r['most']:.3f} | `{r['method']}`"
+        lines.append(f"| {r['dimension']}, {r['target']} | {cells} |")
+    lines += ["", "| problem, target | gradient norm | median | least | most | fixed, trace | fixed, top eigenvalue |"]
+    lines.append("|---" * 7 + "|")
+    for r in report["problems"]:
+        cells = f"{r['norm']:.2g} | {r['median']:,.0f} | {r['least']:,.0f} | {r['most']:,.0f}"
+        lines.append(f"| {r['problem']}, {r['target']} | {cells} | {r['fixed']['trace']:,} | {r['fixed']['top']:,} |")
+    lines += ["", "| noise, true norm just above the target | method | false certificates | frequency / delta |"]
+    lines.append("|---" * 4 + "|")
+    for r in report["coverage"]:
+        lines.append(f"| {r['noise']} | `{r['method']}` | {r['wrong']} of {r['runs']} | {r['over_delta']:.2f} |")
+    return "\n".join(lines)

@@ -1,16 +1,20 @@
 """Bounds from fresh samples: they cover, they are as sharp as asked for, and they need what they say."""
 
+import math
+import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import own
 import pytest
 
 from normstorm import Constants
-from normstorm.solve.certify import certify
+from normstorm.problems import from_loss
+from normstorm.solve import PointCertificate, certify, certify_first
 from normstorm.solve.fresh import CHUNK, Gradients, summarise
 from normstorm.theory.fresh_samples import groups_for, samples_for
 
@@ -127,6 +131,12 @@ def test_the_sentence_names_the_assumption() -> None:
         ({"samples": 9, "x": np.ones(4)}, r"x must have the shape \(3,\) of the problem's start; got \(4,\)"),
         ({"precision": 1e-9, "exact": False}, "samples must be an integer in"),
         ({"samples": 9, "sense": "loud"}, "sense must be one of almost-sure, mean-square"),
+        ({"target": 0}, "^certify: target must be a finite number > 0; got target=0"),
+        ({"target": "a"}, "target must be a finite number > 0; got target='a'"),
+        ({"target": 0.1, "precision": 0.1}, "exactly one of samples, precision, target must be given"),
+        ({"target": 0.1, "samples": 1}, "samples must be an integer in"),
+        ({"samples": 9, "exact": "yes"}, "^certify: exact must be True, False or None; got exact='yes'"),
+        ({"samples": 9, "exact": 1}, "exact must be True, False or None; got exact=1"),
     ],
 )
 def test_refusals(words: dict[str, object], sentence: str) -> None:
@@ -138,3 +148,148 @@ def test_numbers_of_numpy_are_numbers() -> None:
     found = certify(own.problem, X, np.float32(0.9), np.int64(9), seed=np.int32(0))
     assert found == certify(own.problem, X, float(np.float32(0.9)), 9)
     assert certify(own.problem, X, precision=Decimal("0.5")) == certify(own.problem, X, precision=0.5)
+
+
+def box(key: jax.Array, n: int) -> jax.Array:
+    return jax.random.uniform(key, (n, 3), minval=-0.5, maxval=0.5)
+
+
+STREAM = from_loss(own.squares, box, start=own.START, constants=own.KNOWN)  # grad F(x) = x, and only samples
+
+
+def test_a_target_is_reached_and_no_more_is_drawn() -> None:
+    """The bound is that of a block that went on until the target; the next smaller target takes more samples."""
+    x = np.array([0.05, 0.0, 0.0])
+    found = [certify(STREAM, x, 0.99, target=target) for target in (0.4, 0.2, 0.09)]
+    assert all(0.05 <= c.upper_bound <= c.target and c.certified and c.method == "top" for c in found)
+    assert found[0].samples <= found[1].samples < found[2].samples < 6000
+    fixed = certify(STREAM, x, 0.99, found[2].samples)
+    assert found[2].upper_bound < fixed.upper_bound, "the watched bound is the sharper one"
+    assert "is at most 0.0" in found[2].guarantee and found[2].to_dict()["certified"]
+
+
+def test_a_target_out_of_reach_ends_early_or_at_the_budget() -> None:
+    far = certify(STREAM, own.START, 0.99, target=0.1)
+    assert not far.certified and far.samples < 2000 and math.sqrt(3) <= far.upper_bound < 2.2
+    near = certify(STREAM, np.array([0.11, 0.0, 0.0]), 0.99, 3000, target=0.1)
+    assert not near.certified and near.samples == 3000 and 0.11 <= near.upper_bound < 0.3
+    short = certify(STREAM, np.array([0.05, 0.0, 0.0]), 0.99, 100, target=0.01)
+    assert not short.certified and short.samples == 100 and short.method == "fixed"
+
+
+def test_under_finite_variance_a_target_takes_looks() -> None:
+    found = certify(STREAM, np.array([0.05, 0.0, 0.0]), 0.9, target=0.5, sense="mean-square")
+    assert found.certified and found.sense == "mean-square" and found.method == "groups"
+    assert not certify(STREAM, own.START, 0.9, 500, target=0.5, sense="mean-square").certified
+
+
+def test_all_rows_where_they_are_cheaper() -> None:
+    """40 rows: less than 64 samples and than any pilot; without constants, and only if it is allowed."""
+    found = certify(own.problem, X, 0.9, 64)
+    assert (found.sense, found.confidence, found.samples) == ("exact", 1.0, 40)
+    assert NORM <= found.upper_bound < NORM * (1 + 2e-9) + 1e-10
+    assert "exact, from a pass over all rows" in found.guarantee
+    assert certify(own.problem, X, target=0.2) == replace(found, target=0.2)
+    assert certify(own.problem, X, precision=0.1) == certify(own.without_constants, X, exact=True) == found
+    assert certify(own.problem, X, 0.9, 39).sense == "almost-sure"
+    assert certify(own.problem, X, 0.9, 64, exact=False).samples == 64
+    with pytest.raises(ValueError, match=r"^certify: exact must be False or None for a problem that is no finite sum"):
+        certify(STREAM, X, exact=True)
+
+
+def test_more_rows_are_passed_over_once_samples_are_expected_to_be_more() -> None:
+    rows = np.random.default_rng(1).uniform(-0.5, 0.5, (2000, 3))
+    problem = from_loss(own.squares, rows, start=own.START, constants=own.KNOWN)
+    x = rows.mean(axis=0) + np.array([0.01, 0, 0])
+    found = [certify(problem, x, target=target) for target in (0.5, 0.02)]
+    assert [c.sense for c in found] == ["almost-sure", "exact"] and found[1].samples == 256 + 2000
+    assert found[1].upper_bound == pytest.approx(0.01, rel=1e-6)
+
+
+@dataclass
+class Ranged:
+    """Samples of a box, constants that are far too large, and a range that is not."""
+
+    radius: float | None = None
+    name, is_exact, infimum = "ranged", False, None
+
+    def __post_init__(self) -> None:
+        if self.radius is not None:
+            self.range = lambda x, radius: (self.radius + radius, 1.0)
+
+    def start(self) -> jax.Array:
+        return jnp.zeros(3)
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return box(key, n)
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return x - jnp.mean(batch, axis=0)
+
+    def constants(self, x0: object = None, sense: str = "almost-sure") -> Constants:
+        return Constants(L0=1, L1=0, sigma0=20, sigma1=3, gap=1, noise=sense)
+
+
+def test_a_local_range_takes_the_place_of_constants() -> None:
+    wide, local = (certify(Ranged(radius), np.zeros(3), 0.99, target=0.3) for radius in (None, 0.87))
+    assert wide.certified and local.certified and local.samples < wide.samples / 2
+    fixed = [certify(Ranged(radius), np.zeros(3), 0.99, 1000).upper_bound for radius in (None, 0.87)]
+    assert fixed[1] < fixed[0] / 2
+
+
+@dataclass
+class Waves(Ranged):
+    """The gradient is a wave: far from 0 neighbouring numbers are many of them apart."""
+
+    def grad(self, x: jax.Array, batch: jax.Array) -> jax.Array:
+        return jnp.sin(3 * x) - jnp.mean(batch, axis=0)
+
+
+def test_where_digits_are_lost_nothing_is_certified() -> None:
+    here = np.array([0.0, 0.1, 0.2])
+    assert certify(Waves(0.87), here, 0.99, 1000).rounding < 1e-15
+    for words in ({"samples": 1000}, {"target": 0.5}, {"target": 0.5, "sense": "mean-square"}):
+        found = certify(Waves(0.87), here + 1e17, 0.99, **words)
+        assert found.lost_digits and found.upper_bound == math.inf and not found.certified and found.rounding > 0.1
+        assert "arithmetic has lost its digits there" in found.guarantee
+    assert not certify(Waves(0.87), here + 1e3, 0.99, 1000).lost_digits
+
+
+def test_points_are_tested_in_order() -> None:
+    points = [own.START, np.array([0.3, 0.0, 0.0]), np.array([0.02, 0.0, 0.0]), np.zeros(3)]
+    place, found = certify_first(STREAM, points, 0.15, 0.95)
+    assert place == 2 and [c.certified for c in found] == [False, False, True]
+    assert all(c.confidence == 0.95 and c.target == 0.15 for c in found)
+    alone = certify(STREAM, points[2], 0.95, target=0.15)
+    stricter = certify(STREAM, points[2], 1 - 0.05 / 12, target=0.15)
+    assert found[2].mean_norm not in (alone.mean_norm, stricter.mean_norm), "its samples are its own"
+    nowhere, all_of_them = certify_first(STREAM, points[:2], 0.15, samples=1000)
+    assert nowhere is None and len(all_of_them) == 2 and all(isinstance(c, PointCertificate) for c in all_of_them)
+    rows = certify_first(own.problem, [own.START, CENTRE], 0.1)
+    assert rows[0] == 1 and rows[1][1].sense == "exact"
+
+
+def test_each_point_has_its_part_of_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+    module = sys.modules["normstorm.solve.certify"]
+    monkeypatch.setattr(module, "_until", lambda source, target, budget, delta, *_: seen.append(delta) or NOTHING)
+    certify_first(STREAM, [own.START] * 5, 0.1, 0.9)
+    assert seen == pytest.approx([0.1 / 2, 0.1 / 6, 0.1 / 12, 0.1 / 20, 0.1 / 30])
+
+
+NOTHING = PointCertificate(math.inf, 0.9, 2, 1.0, "almost-sure")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ({"points": []}, "^certify_first: points must be a sequence of at least one point; got none"),
+        ({"points": [own.START, np.ones(4)]}, r"^certify_first: points\[1\] must have the shape \(3,\)"),
+        ({"target": -1}, "^certify_first: target must be a finite number > 0"),
+        ({"confidence": 1}, r"^certify_first: confidence must be a number in \(0, 1\)"),
+        ({"samples": 0}, "^certify_first: samples must be an integer in"),
+    ],
+)
+def test_refusals_of_many_points(words: dict[str, object], sentence: str) -> None:
+    with pytest.raises(ValueError, match=sentence):
+        certify_first(STREAM, **{"points": [own.START], "target": 0.001, "samples": 2} | words)

@@ -30,6 +30,7 @@ BUDGET = 10**6  # for a target, where none is given
 SEEDS = -(2**63), 2**63 - 1
 BLOCKS = ((65_536, 4096), (16_384, 1024), (0, 256))  # from so many samples on, so many in a block
 TRUSTED = 0.01  # of the bound: what other roundings of x may change
+HELD = 2**25  # numbers of a pilot, at most
 HOPELESS = 6  # root mean squares of the noise of the mean, by which it is above the target
 
 
@@ -205,8 +206,10 @@ def _until(
     if whole is not None and whole <= min(PILOT, budget):
         return _exact(source)
     noise = _noise(source, sense)
+    size = min(pilot_size(noise, delta), max(HELD // source.dimension, PILOT))
+    if budget < 2 * size:
+        return _fixed(source, budget, delta, sense, None)
     test = PointTest(source.dimension, max(target - change, target / 2), delta, noise)
-    size = min(pilot_size(noise, delta), budget)
     rows = np.concatenate(list(source.draw(size)))
     finite = bool(np.isfinite(rows).all())
     if finite:
@@ -223,8 +226,8 @@ def _until(
         if finite:
             test.add(rows)
     samples = test.samples if finite else test.samples + size
-    method, bound = "pairs" if test.pairs else "top", test.bound if finite else math.inf
-    return _rounded(bound, change, samples, test.mean_norm, sense, method)
+    bound = test.bound if finite else math.inf
+    return _rounded(bound, change, samples, test.mean_norm, sense, test.method or "top")
 
 
 def _doubled(
@@ -232,18 +235,19 @@ def _doubled(
 ) -> PointCertificate:
     """Under 4B alone: twice as many samples at each look, all of them fresh, look i with delta/(i (i + 1))."""
     noise, used, bound, mean_norm = _noise(source, "mean-square"), 0, math.inf, math.nan
+    groups = groups_for(delta / 2)
     for look in range(1, 64):
-        share = delta / (look * (look + 1))
-        n = min(2 ** (look + 4), budget - used)
-        if n < 2 or bound <= target:
-            break
+        share, n = delta / (look * (look + 1)), groups * 2**look
         if whole is not None and whole <= n:
             return replace(_exact(source), samples=used + whole)
-        groups = groups_for(share) if n >= groups_for(share) else 1
+        if used + n > budget:
+            break
         summary = summarise(source, n, groups, first=2**16 * look)
-        used, mean_norm = used + summary.samples, summary.mean_norm
+        used, mean_norm = used + n, summary.mean_norm
         found = upper_bound(summary, noise.sigma0, noise.sigma1, share, "mean-square") * (1 + MARGIN)
         bound = min(bound, found + LOST * (mean_norm + math.sqrt(summary.trace)))
+        if bound <= target or not math.isfinite(mean_norm):
+            break
     return _rounded(bound, change, used, mean_norm, "mean-square", "groups")
 
 

@@ -24,6 +24,7 @@ ROWS, NUMBERS = 600, 4_000_000  # in a sketch, at most
 JOINT = 300  # coordinates up to which eigenvectors of M are worth their time
 ROUNDING = 2e-11  # of the trace: half for sums of up to 10^8 terms and eigenvalues, half for what a sketch leaves out
 SHARES = np.geomspace(1e-3, 0.5, 48)
+SHORT = 1e-6  # of the top eigenvalue: a shorter vector a is not worth a search
 
 
 class Scatter:
@@ -67,7 +68,7 @@ class Scatter:
         values, vectors = self._spectrum()
         top = max(float(values[-1]), 0.0) if len(values) else 0.0
         length, found = float(np.linalg.norm(a)), math.inf
-        if length > 0 and vectors is not None:
+        if length > SHORT * top and vectors is not None:
             parts = (vectors.T @ a) ** 2
             rest = max(length**2 - float(parts.sum()), 0.0)  # in directions where the sketch is zero
             s = (top + length * SHARES)[:, None]

@@ -21,20 +21,37 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
 from .fresh_samples import Summary, upper_bound
 from .scatter import Array, Scatter
 
+Method = Literal["top", "pairs"]
 PILOT, PILOT_SHARE = 256, 1 / 16  # samples, and part of delta
 MARGIN = 1e-9  # by which every bound is raised, relatively
 LOST = 1e-11  # of the sum of |terms|: more than a sum of up to 10^8 terms in blocks can lose
 PAYS = 0.9  # pairs are used if they are expected to need less than this part of the samples
 CUT = 0.8
-STEPS = np.geomspace(1e-3, CUT, 40)
+PROOFS: dict[Method, int] = {"top": 1, "pairs": 2}  # how many share delta
+
+
+def psi(x: Array | float) -> Array:
+    """-log(1 - x) - x, at least."""
+    x = np.asarray(x, float)
+    series = x * x * (0.5 + x * (1 / 3 + x * (1 / 4 + x * (1 / 5 + x * 0.2))))  # for x <= 0.1 the rest is smaller
+    return np.where(x < 1e-2, series, -np.log1p(-np.minimum(x, 0.99)) - x) * (1 + 1e-12)
+
+
+# What forecasts are made of: numbers of samples, lam r, and mu rho at the last sample with its mean over all samples.
 COUNTS = np.geomspace(32, 1e10, 200)[:, None]
-TIMES = (np.arange(24) + 0.5) / 24
+STEPS = np.geomspace(1e-3, CUT, 40)
+PSI = psi(STEPS)
+LAST = 4 * STEPS
+TIMES = np.sqrt((np.arange(24) + 0.5) / 24)
+SHAPE = np.minimum(LAST[:, None] * TIMES, CUT)
+PSI_SHAPE, AREA = psi(SHAPE).mean(axis=1), (SHAPE * TIMES).mean(axis=1)
 
 
 @dataclass(frozen=True)
@@ -63,13 +80,6 @@ class Moments:
         return math.sqrt(max(float(self.mean @ self.mean) - 2 * self.trace / samples, 0.0))
 
 
-def psi(x: Array | float) -> Array:
-    """-log(1 - x) - x, at least."""
-    x = np.asarray(x, float)
-    series = x * x * (0.5 + x * (1 / 3 + x * (1 / 4 + x * (1 / 5 + x * 0.2))))  # for x <= 0.1 the rest is smaller
-    return np.where(x < 1e-2, series, -np.log1p(-np.minimum(x, 0.99)) - x) * (1 + 1e-12)
-
-
 def pilot_size(noise: SampleRange, delta: float) -> int:
     """Enough samples for a first bound of G where the noise may grow with G."""
     if noise.spread < math.inf or noise.sigma1 == 0:
@@ -78,13 +88,17 @@ def pilot_size(noise: SampleRange, delta: float) -> int:
 
 
 class PointTest:
-    """`pilot`, then `add` block after block; `bound` holds with probability 1 - delta for all blocks at once."""
+    """`pilot`, then `add` block after block; `bound` holds with probability 1 - delta for all blocks at once.
 
-    def __init__(self, dimension: int, target: float, delta: float, noise: SampleRange) -> None:
-        self.target, self.delta, self.noise = target, delta, noise
+    method   top, or pairs beside it; None: the pilot decides by the expected number of samples
+    """
+
+    def __init__(
+        self, dimension: int, target: float, delta: float, noise: SampleRange, method: Method | None = None
+    ) -> None:
+        self.target, self.delta, self.noise, self.method = target, delta, noise, method
         self.bound = math.inf
         self.samples = 0
-        self.pairs = False
         self._level = 0.0
         self._scatter = Scatter(dimension)
         self._a = np.zeros(dimension)
@@ -108,9 +122,10 @@ class PointTest:
         self.samples, self._sum, self._squares = n, rows.sum(axis=0), (n - 1) * spread.trace
         self._seen = _moments(mean, spread.trace, top, spread.square(), n)
         left = self.delta * (1 - PILOT_SHARE)
-        single, both = (self._forecast(pairs, math.log(share / left)) for pairs, share in ((False, 1), (True, 2)))
-        self.pairs = both < PAYS * single
-        self._level = math.log((2 if self.pairs else 1) / left)
+        if self.method is None:
+            single, both = (self._forecast(method, math.log(n / left)) for method, n in PROOFS.items())
+            self.method = "pairs" if both < PAYS * single else "top"
+        self._level = math.log(PROOFS[self.method] / left)
 
     @property
     def mean_norm(self) -> float:
@@ -118,13 +133,16 @@ class PointTest:
         return math.nan if self._seen is None else float(np.linalg.norm(self._seen.mean))
 
     def hopeless(self, factor: float) -> bool:
-        """The mean is above the target by so many times the root mean square of its noise: to go on is idle."""
+        """To go on is idle: the mean is above the target by so many root mean squares of its noise, or has no range."""
+        if not math.isfinite(self.noise.radius(self.bound)):
+            return True
         noise = 0.0 if self._seen is None else math.sqrt(self._seen.trace / self.samples)
         return self.mean_norm > self.target + factor * noise
 
     def forecast(self) -> float:
         """About how many samples the target will take in all; infinite if it is out of reach."""
-        return self.samples if self.bound <= self.target else self._forecast(self.pairs, self._level)
+        assert self.method is not None
+        return self.samples if self.bound <= self.target else self._forecast(self.method, self._level)
 
     def add(self, rows: Array) -> float:
         """Another block; everything that is chosen here is chosen before it is looked at."""
@@ -133,7 +151,7 @@ class PointTest:
         centre, r = self._centre(seen)
         lam, mu = self._weights(seen, r) if math.isfinite(r) else (0.0, 0.0)
         if lam > 0:
-            if self.pairs:
+            if self.method == "pairs":
                 self._add_pairs(rows, centre, r, lam, mu)
             self._a = self._a + lam * rows.sum(axis=0)
             self._lost += LOST * lam * float(np.sum(np.linalg.norm(rows, axis=1)))
@@ -157,17 +175,17 @@ class PointTest:
     def _weights(self, seen: Moments, r: float) -> tuple[float, float]:
         """lam and mu of the next block, for the number of samples at which the target is expected."""
         target = max(self.target - seen.drift(self.samples) / 2, self.target / 3)
-        if not self.pairs:
+        if self.method != "pairs":
             return _single(seen, r, self._level, target)[1] / r, 0.0
         n, x, y = _double(seen, r, self._level, target)
         return x / r, y / (x * math.sqrt(n * max(seen.trace, np.finfo(float).tiny)))
 
-    def _forecast(self, pairs: bool, level: float) -> float:
+    def _forecast(self, method: Method, level: float) -> float:
         assert self._seen is not None
         radius = self.noise.radius(self.target)
         r = max(min(2 * radius, self.noise.sigma0 + (1 + self.noise.sigma1) * self.target), MARGIN * self.target)
         target = self.target - self._seen.drift(self.samples)
-        return (_double if pairs else _single)(self._seen, r, level, target)[0] if target > 0 else math.inf
+        return (_double if method == "pairs" else _single)(self._seen, r, level, target)[0] if target > 0 else math.inf
 
     def _add_pairs(self, rows: Array, centre: Array, r: float, lam: float, mu: float) -> None:
         """Every sample with the weighted sum of those before it, in this block and in all earlier ones."""
@@ -178,14 +196,14 @@ class PointTest:
         along = np.sum((rows - centre) * before, axis=1)
         squares = np.divide(along, r_i, out=np.zeros_like(x), where=r_i > 0) ** 2
         terms = mu_i * np.sum(rows * before, axis=1)
-        lost = LOST * float(np.sum(mu_i * np.linalg.norm(rows, axis=1) * r_i)) / r
+        lost = LOST * float(x @ (1 + np.linalg.norm(rows, axis=1) / r))
         self._A += float(mu_i @ (self._Lam + lam * np.arange(len(rows))))
         self._U += float(np.sum(terms)) + float(psi(x) @ squares) + lost
         self._pending += float(np.sum(mu_i))
 
     def _update(self) -> None:
         found = (self._scatter.largest(self._a) + self._lost + self._level) / self._Lam
-        if self.pairs:
+        if self.method == "pairs":
             # All of v_{i-1} since the last look are at most the present one: M only grows.
             self._B += self._pending * (self._scatter.top() + self._level)
             self._pending = 0.0
@@ -216,7 +234,7 @@ def _single(seen: Moments, r: float, level: float, target: float) -> tuple[float
     """Expected number of samples until `top` reaches the target without drift, and the best lam r for it."""
     length = np.sqrt(seen.trace / COUNTS)
     top = (math.sqrt(seen.top) + length) ** 2
-    bound = length + psi(STEPS) * top / (r * STEPS) + level * r / (COUNTS * STEPS)
+    bound = length + top * (PSI / (r * STEPS)) + level * r / (COUNTS * STEPS)
     i = _first(bound.min(axis=1) <= target)
     return float(COUNTS[i, 0]), float(STEPS[bound[i].argmin()])
 
@@ -224,14 +242,13 @@ def _single(seen: Moments, r: float, level: float, target: float) -> tuple[float
 def _double(seen: Moments, r: float, level: float, target: float) -> tuple[float, float, float]:
     """The same for `pairs`, with the best lam r and the best mu r_n for the last sample."""
     top = (math.sqrt(seen.top) + np.sqrt(seen.trace / COUNTS)) ** 2
-    beta = psi(STEPS) * top / (r * STEPS) + 2 * level * r / (COUNTS * STEPS)
-    y = np.minimum(4 * STEPS[:, None] * np.sqrt(TIMES), CUT)
+    beta = top * (PSI / (r * STEPS)) + 2 * level * r / (COUNTS * STEPS)
     trace = max(seen.trace, np.finfo(float).tiny)
-    U = COUNTS * seen.square * psi(y).mean(axis=1) / (r**2 * trace) + level
-    gamma = U * r * math.sqrt(trace) / (COUNTS**1.5 * (y * np.sqrt(TIMES)).mean(axis=1))
+    U = COUNTS * seen.square * PSI_SHAPE / (r**2 * trace) + level
+    gamma = U * r * math.sqrt(trace) / (COUNTS**1.5 * AREA)
     half = beta.min(axis=1) / 2
     i = _first(half + np.sqrt(half**2 + gamma.min(axis=1)) <= target)
-    return float(COUNTS[i, 0]), float(STEPS[beta[i].argmin()]), float(4 * STEPS[gamma[i].argmin()])
+    return float(COUNTS[i, 0]), float(STEPS[beta[i].argmin()]), float(LAST[gamma[i].argmin()])
 
 
 def _first(reached: Array) -> int:
