@@ -7,6 +7,7 @@ from typing import Any
 
 from normstorm._shared import files
 from normstorm._shared.versions import versions
+from normstorm.solve.certify import ASSUMPTIONS
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import round_up
 
@@ -108,18 +109,20 @@ def choice_rows(found: RunReport) -> list[Row]:
         ("rule", found.request.choose),
         ("why this point", result.reason),
         ("what the plan promises for it", result.promise),
-        ("what fresh samples certify of it", result.certificate.guarantee),
+        ("what is certified of it", result.certificate.guarantee),
     ]
 
 
 def certificate_rows(found: RunReport) -> list[Row]:
     certificate = found.result.certificate
+    exact = certificate.sense == "exact"
+    noise = "none assumed, exact" if exact else certificate.sense + f" (assumption {ASSUMPTIONS[certificate.sense]})"
     return [
         ("||grad F(x)|| is at most", round_up(certificate.upper_bound)),
         ("confidence", f"{certificate.confidence:.12g}"),
-        ("fresh samples at the point", f"{certificate.samples:,}"),
+        ("rows" if exact else "fresh samples at the point", f"{certificate.samples:,}"),
         ("norm of their mean gradient", f"{certificate.mean_norm:.4g}"),
-        ("noise", f"{certificate.sense} (assumption {'4A' if certificate.sense == 'almost-sure' else '4B'})"),
+        ("noise", noise),
     ]
 
 

@@ -140,7 +140,7 @@ def _cost(found: RunReport) -> Table:
     result = found.result
     table = _table("Cost in sample gradients", "", "", header=False)
     table.add_row("run of one seed", f"{int(result.trace.cost[0]):,}")
-    table.add_row("fresh samples of the certificate", f"{found.fresh:,}")
+    table.add_row("gradients of the certificate", f"{found.fresh:,}")
     table.add_row("the returned point", f"{result.sample_gradients:,}")
     table.add_row("all seeds", f"{int(result.trace.cost.sum()) + found.fresh:,}")
     table.add_row("seconds, compilation included", f"{found.seconds:.1f}")

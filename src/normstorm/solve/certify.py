@@ -29,6 +29,7 @@ MOST_SAMPLES = 10**8
 BUDGET = 10**6  # for a target, where none is given
 SEEDS = -(2**63), 2**63 - 1
 BLOCKS = ((65_536, 4096), (16_384, 1024), (0, 256))  # from so many samples on, so many in a block
+ASSUMPTIONS = {"almost-sure": "4A", "mean-square": "4B"}
 TRUSTED = 0.01  # of the bound: what other roundings of x may change
 HELD = 2**25  # numbers of a pilot, at most
 HOPELESS = 6  # root mean squares of the noise of the mean, by which it is above the target
@@ -68,10 +69,9 @@ class PointCertificate:
         bound = round_up(self.upper_bound)
         if self.sense == "exact":
             return f"||grad F(x)|| is at most {bound} at the returned point: exact, from a pass over all rows."
-        assumption = "4A" if self.sense == "almost-sure" else "4B"
         return (
             f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
-            f"most {bound} at the returned point, if assumptions 2 and {assumption} hold."
+            f"most {bound} at the returned point, if assumptions 2 and {ASSUMPTIONS[self.sense]} hold."
         )
 
     def _nothing(self) -> str:

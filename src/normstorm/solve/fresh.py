@@ -69,8 +69,8 @@ class Gradients:
         with jax.enable_x64(True):
             key = jax.random.fold_in(jax.random.key(self.seed), self.stream)
             nudge = jax.tree.map(lambda leaf: signs.choice([-1.0, 1.0], np.shape(leaf)) * np.finfo(float).eps, self.x)
-            points = [jax.tree.map(lambda leaf, by, s=s: leaf * (1 + s * by), self.x, nudge) for s in (0, 1, -1)]
-            here, *others = (self._asked(_drawn, _compiled_drawn, point, key, n=CHECKED) for point in points)
+            points = jax.tree.map(lambda z, by: jnp.stack([z, z * (1 + by), z * (1 - by)]), self.x, nudge)
+            here, *others = self._asked(_at_each, _compiled_at_each, points, key, n=CHECKED)
         if not np.isfinite(here).all():
             return 0.0  # that a gradient is not finite is said elsewhere
         largest = max(float(np.max(np.linalg.norm(other - here, axis=1))) for other in others)
@@ -120,6 +120,11 @@ def _drawn(problem: Problem, x: Tree, key: jax.Array, n: int) -> jax.Array:
     return _each(problem, x, problem.sample(key, n))
 
 
+def _at_each(problem: Problem, points: Tree, key: jax.Array, n: int) -> jax.Array:
+    """The same at each of several points, with the same samples."""
+    return jax.vmap(lambda x: _drawn(problem, x, key, n))(points)
+
+
 def _each(problem: Problem, x: Tree, batch: Tree) -> jax.Array:
     def one(sample: Tree) -> jax.Array:
         gradient = problem.grad(x, jax.tree.map(lambda leaf: leaf[None], sample))
@@ -129,4 +134,5 @@ def _each(problem: Problem, x: Tree, batch: Tree) -> jax.Array:
 
 
 _compiled_drawn = jax.jit(_drawn, static_argnames="n")
+_compiled_at_each = jax.jit(_at_each, static_argnames="n")
 _compiled_each = jax.jit(_each)

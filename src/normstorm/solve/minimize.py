@@ -54,7 +54,7 @@ class Result:
     x             the chosen point, of the first seed;   reason  why this one
     plan          parameters and what was guaranteed before the run
     promise       what the plan's bound says of the chosen point, in a sentence
-    certificate   what fresh samples certify of it after the run
+    certificate   what is certified of it after the run, by fresh samples or a pass over all rows
     precision     what rounding can have done to the plan's bound in this run
     trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
     """
