@@ -17,9 +17,10 @@ def summarised(gradients, groups=1):
     trace = ((gradients - mean[:, None]) ** 2).sum(axis=(1, 2)) / (n - 1)
     means = gradients[:, : n - n % groups].reshape(len(gradients), groups, -1, gradients.shape[2]).mean(axis=2)
     norms = np.linalg.norm(means, axis=2)
+    tops = np.linalg.norm(gradients - mean[:, None], 2, axis=(1, 2)) ** 2 / (n - 1)
     return [
-        Summary(n, float(m), float(t), tuple(map(float, g)))
-        for m, t, g in zip(np.linalg.norm(mean, axis=1), trace, norms, strict=True)
+        Summary(n, float(m), float(t), tuple(map(float, g)), float(top))
+        for m, t, g, top in zip(np.linalg.norm(mean, axis=1), trace, norms, tops, strict=True)
     ]
 
 
@@ -75,6 +76,22 @@ def test_limits(sense):
 def test_quiet_samples_beat_the_worst_case():
     loud, quiet = (upper_bound(Summary(2000, 1.0, t), 10.0, 0.0, 0.05, "almost-sure") for t in (100.0, 0.01))
     assert quiet - 1 < 0.3 * (loud - 1)
+
+
+def test_the_top_eigenvalue_takes_the_place_of_the_trace():
+    """As if all noise were along one direction of this variance; a larger one than the trace is not used."""
+    spread = upper_bound(Summary(2000, 1.0, 4.0, (), 0.5), 3.0, 0.1, 0.05, "almost-sure")
+    assert spread == upper_bound(Summary(2000, 1.0, 0.5), 3.0, 0.1, 0.05, "almost-sure")
+    assert spread < upper_bound(Summary(2000, 1.0, 4.0, (), 9.0), 3.0, 0.1, 0.05, "almost-sure")
+
+
+def test_a_local_range_is_a_constant_that_does_not_grow():
+    summary = Summary(2000, 1.0, 0.5)
+    local = upper_bound(summary, 3.0, 0.7, 0.05, "almost-sure", 0.9)
+    assert local == upper_bound(summary, 0.9, 0.0, 0.05, "almost-sure")
+    assert upper_bound(summary, 3.0, 0.7, 0.05, "almost-sure", 90.0) == upper_bound(
+        summary, 3.0, 0.7, 0.05, "almost-sure"
+    )
 
 
 @pytest.mark.parametrize("sense", ["almost-sure", "mean-square"])

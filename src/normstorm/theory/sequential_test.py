@@ -202,15 +202,18 @@ class PointTest:
         self._pending += float(np.sum(mu_i))
 
     def _update(self) -> None:
-        found = (self._scatter.largest(self._a) + self._lost + self._level) / self._Lam
         if self.method == "pairs":
             # All of v_{i-1} since the last look are at most the present one: M only grows.
             self._B += self._pending * (self._scatter.top() + self._level)
             self._pending = 0.0
-            A, U = self._A * (1 - MARGIN), self._U + self._level
-            if A > 0:
-                found = min(found, (self._B + math.sqrt(self._B**2 + 4 * A * max(U, 0.0))) / (2 * A))
-        self.bound = min(self.bound, _raised(found))
+        self.bound = min(self.bound, _raised(self._by_top()), _raised(self._by_pairs()))
+
+    def _by_top(self) -> float:
+        return (self._scatter.largest(self._a) + self._lost + self._level) / self._Lam
+
+    def _by_pairs(self) -> float:
+        A, B, U = self._A * (1 - MARGIN), self._B, max(self._U + self._level, 0.0)
+        return (B + math.sqrt(B**2 + 4 * A * U)) / (2 * A) if A > 0 else math.inf
 
     def _learn(self, rows: Array) -> None:
         """Moments for the choice of later weights; nothing rests on them."""
