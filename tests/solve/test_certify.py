@@ -204,6 +204,9 @@ def test_more_rows_are_passed_over_once_samples_are_expected_to_be_more() -> Non
     found = [certify(problem, x, target=target) for target in (0.5, 0.02)]
     assert [c.sense for c in found] == ["almost-sure", "exact"] and found[1].samples == 256 + 2000
     assert found[1].upper_bound == pytest.approx(0.01, rel=1e-6)
+    assert certify(problem, x, 0.99, 2100, target=0.02).sense == "almost-sure", "rows beside a pilot exceed the budget"
+    few = replace(problem, data=rows[:300])
+    assert certify(few, x, 0.99, 310, target=1e-3).samples == 300, "so few samples are one block"
 
 
 @dataclass

@@ -208,7 +208,7 @@ def _until(
     noise = _noise(source, sense)
     size = min(pilot_size(noise, delta), max(HELD // source.dimension, PILOT))
     if budget < 2 * size:
-        return _fixed(source, budget, delta, sense, None)
+        return _fixed(source, budget, delta, sense, whole)
     test = PointTest(source.dimension, max(target - change, target / 2), delta, noise)
     rows = np.concatenate(list(source.draw(size)))
     finite = bool(np.isfinite(rows).all())
@@ -218,8 +218,7 @@ def _until(
         n = test.samples
         # Never many more samples than rows: a pass when one is expected to be shorter, or when both ways are even.
         if whole is not None and n + whole <= budget and whole <= max(n, test.forecast() - n):
-            found = _exact(source)
-            return replace(found, samples=n + whole)
+            return replace(_exact(source), samples=n + whole)
         size = min(next(block for least, block in BLOCKS if n >= least), source.chunk, budget - n)
         rows = np.concatenate(list(source.draw(size, start=n)))
         finite = bool(np.isfinite(rows).all())
