@@ -196,6 +196,8 @@ def follow(
             + ("" if constants is None else f", and constants do not serve {algorithm.name}, whose steps leave m_t")
         )
     spread = math.inf if stated is None else float(stated(x, 0.0)[0])
+    if closure is None and not spread < math.inf:
+        raise ValueError("follow: ranges must be finite; got infinite ones from the problem's method range")
     estimator = algorithm.estimator
     alpha = float(getattr(algorithm.schedule, "alpha", steps ** (-2 / 3)))
     first_w = 1 / alpha if hasattr(algorithm.schedule, "alpha") else 1.0

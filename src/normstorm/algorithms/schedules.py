@@ -139,7 +139,7 @@ class Curvature(NamedTuple):
     """A running mean of squared curvatures, how many were seen, and the length of the last step."""
 
     square: jax.Array
-    count: jax.Array
+    seen: jax.Array
     moved: jax.Array
 
 
@@ -170,7 +170,7 @@ class MeasuredCurvature:
     def step(self, t: Any, m: Tree, grads: GradientSample, state: Curvature) -> tuple[Any, Tree]:
         size = norm(m)
         stated = self.L0 + self.L1 * size
-        square, count = stated * stated, state.count
+        square, count = stated * stated, state.seen
         if grads.g_prev is not None:
             seen = _squared(jax.tree.map(jnp.subtract, grads.g_sub, grads.g_prev))
             moves = state.moved > 0

@@ -110,7 +110,7 @@ def measured_storm(
         L_t^2: running mean of ||g_k(x_i) - g_k(x_{i-1})||^2 / ||x_i - x_{i-1}||^2 over i <= t;  L_1 = L0 + L1 ||m_1||
 
     where g_k is the mean over the first k of the K samples of step i. sqrt(a) keeps the noise that a step adds to the
-    correction as small as that of the fresh gradient; `longest`, noise over smoothness, keeps its largest value so, too.
+    correction as small as that of the fresh gradient; `longest`, noise over smoothness, does so for its largest value.
     L0 and L1 decide the first step, and are not needed after it.
 
     Cost: K sample gradients at the first step, K + k at every later one.

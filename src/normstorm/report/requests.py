@@ -75,6 +75,7 @@ class RunRequest:
     seeds: Annotated[int, f"Independent runs; {DEFAULT_SEEDS} if left out."] = DEFAULT_SEEDS
     choose: Annotated[str, "two-phase, random, smallest or last.", "RULE"] = "two-phase"
     samples: Annotated[int | None, "Fresh samples at each certified point."] = None
+    stop: Annotated[str, "plan, or certified: when the certificate along the run reaches the target.", "RULE"] = "plan"
 
     @classmethod
     def from_options(cls, given: Mapping[str, Any]) -> tuple[RunRequest, tuple[str, ...]]:

@@ -68,7 +68,7 @@ def summary(found: RunReport) -> str:
         )
     else:
         parts.append("F is only sampled here, so averages of ||grad F(x_t)|| are not observable.")
-    parts.append(certificate.guarantee)
+    parts += [found.result.trajectory.guarantee, certificate.guarantee]
     return " ".join(parts)
 
 
@@ -78,6 +78,8 @@ def _tiles(found: RunReport) -> list[tuple[str, str]]:
     if found.problem.is_exact:
         tiles.append(("largest average observed", round_up(seen["mean_grad_norm"]["max"])))
         tiles.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}"))
+    if not found.result.trajectory.reason:
+        tiles.append(("certified along the run", round_up(found.result.trajectory.bound)))
     tiles.append(("certified at the returned point", round_up(found.result.certificate.upper_bound)))
     tiles.append(("sample gradients for that point", f"{found.result.sample_gradients:,}"))
     return tiles

@@ -83,6 +83,7 @@ class RunReport:
             "constants": result.plan.constants.to_dict(),
             "plan": result.plan.to_dict() | {"comparison": self.comparison},
             "observed": self.observed,
+            "trajectory": result.trajectory.to_dict(),
             "certificate": result.certificate.to_dict(),
             "precision": result.precision.to_dict(),
             "choice": {

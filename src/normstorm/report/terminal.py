@@ -108,6 +108,7 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     yield _observed(found)
     if not found.result.precision.adequate:
         yield Text(found.result.precision.statement)
+    yield Text(result.trajectory.guarantee)
     yield Text(f"Returned: {result.reason}. {result.promise}")
     yield Text(result.certificate.guarantee)
     yield _cost(found)

@@ -26,6 +26,7 @@ import numpy as np
 
 from normstorm._shared import validate
 from normstorm.algorithms.catalogue import from_plan
+from normstorm.algorithms.core import Algorithm
 from normstorm.engine import checkpoint as storage
 from normstorm.engine.results import Trace
 from normstorm.engine.run import run
@@ -39,9 +40,12 @@ from .certify import PointCertificate, chosen_certificate, sample_count
 from .fingerprint import fingerprint
 from .precision import Precision, assess
 from .progress import Progress
+from .trajectory import USUAL_STEPS, TrajectoryCertificate, certificate_of, until_certified, watched
 
 Tree = Any
 CHOICES = ("two-phase", "random", "smallest", "last")
+STOPS = ("plan", "certified")
+UNPROMISED = "The run ends when the certificate of its trajectory reaches the target; the plan is not run."
 CANDIDATES = 8
 LONGEST = 2**30
 HIGHEST = 1 - 2**-50  # confidence of which double precision can still give each candidate its part
@@ -54,6 +58,7 @@ class Result:
     x             the chosen point, of the first seed;   reason  why this one
     plan          parameters and what was guaranteed before the run
     promise       what the plan's bound says of the chosen point, in a sentence
+    trajectory    what is certified along the run, of the average over its steps
     certificate   what is certified of it after the run, by fresh samples or a pass over all rows
     precision     what rounding can have done to the plan's bound in this run
     trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
@@ -63,6 +68,7 @@ class Result:
     reason: str
     plan: Plan
     promise: str
+    trajectory: TrajectoryCertificate
     certificate: PointCertificate
     precision: Precision
     trace: Trace
@@ -96,6 +102,7 @@ def minimize(
     seeds: int | Sequence[int] = 1,
     choose: str = "two-phase",
     samples: int | None = None,
+    stop: str = "plan",
     progress: bool | Callable[[int, int], None] = True,
     checkpoint: str | os.PathLike[str] | None = None,
     width: int | None = None,
@@ -109,6 +116,8 @@ def minimize(
     choose       two-phase, random, smallest or last (this module's text says what each guarantees)
     samples      fresh samples at each point that is certified; by default enough for a tenth of the bound, within a
                  tenth of the run's cost; a finite sum of at most so many rows is certified exactly, by a pass
+    stop         "plan": the whole plan is run. "certified": the run, by steps of `measured_storm`, ends when the
+                 certificate of its trajectory reaches the target, or at the plan's cost; two-phase means smallest there
     progress     a bar on a terminal, or a function of (steps done, steps)
     width        seeds of a batch, see `engine.run`: with that of another result, its seeds are repeated bit by bit
     checkpoint   a file that is resumed if it exists and kept up to date
@@ -122,6 +131,12 @@ def minimize(
     if samples is not None:
         samples = sample_count(samples)
     choose = validate.one_of("minimize", "choose", choose, CHOICES)
+    if validate.one_of("minimize", "stop", stop, STOPS) == "certified":
+        if target is None:
+            raise ValueError(
+                f"minimize: target must be given if stop is 'certified'; got budget={budget!r}, target=None"
+            )
+        choose = "smallest" if choose == "two-phase" else choose
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
     level = next(c for c in (found.confidence, confidence, DEFAULT_CONFIDENCE) if c is not None)
@@ -132,12 +147,13 @@ def minimize(
         raise ValueError(
             f"minimize: target and budget must lead to at most {LONGEST} steps; got a plan of {found.horizon} steps"
         )
+    algorithm, steps, reason = _watched(problem, x1, found, level, target if stop == "certified" else None)
     with Progress(progress) as shown:
         trace = run(
             problem,
-            from_plan(found),
+            algorithm,
             x1,
-            found.horizon,
+            steps,
             seeds,
             candidates=CANDIDATES,
             average=problem.is_exact,
@@ -147,12 +163,27 @@ def minimize(
             fingerprint=fingerprint(problem),
         )
     each = samples if samples is not None else default_samples(found, sense)
+    trajectory = certificate_of(algorithm, trace, level, reason)
     x, reason, certificate, fresh = _choose(problem, trace, choose, level, each, sense)
-    promise = _promise(found, choose, found.horizon)
+    promise = _promise(found, choose, found.horizon) if stop == "plan" else UNPROMISED
     precision = assess(problem, found, x1, trace)
     if not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
-    return Result(x, reason, found, promise, certificate, precision, trace, int(trace.cost[0]) + fresh)
+    cost = int(trace.cost[0]) + fresh
+    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost)
+
+
+def _watched(
+    problem: Problem, x: Tree, plan: Plan, confidence: float, target: float | None
+) -> tuple[Algorithm, int, str]:
+    """The algorithm with its observer, its steps, and why it is not observed."""
+    if target is None:
+        algorithm, reason = watched(from_plan(plan), problem, x, plan.horizon, confidence, plan.constants)
+        return algorithm, plan.horizon, reason
+    algorithm = until_certified(problem, x, plan.constants)
+    steps = algorithm.steps(max(plan.sample_gradients, algorithm.cost(1)))
+    algorithm, reason = watched(algorithm, problem, x, USUAL_STEPS, confidence, plan.constants, target)
+    return algorithm, steps, reason
 
 
 def default_samples(plan: Plan, sense: Sense) -> int:
