@@ -52,6 +52,7 @@ def test_mean_minimum_records_and_picks_equal_a_plain_loop(result: Trace, i: int
     assert at[-1] == STEPS - 1
     assert len(at) > 40
     np.testing.assert_allclose(result.mean_grad_norm[i], norms.mean(), rtol=1e-13)
+    np.testing.assert_allclose(result.mean_estimate_norm[i], np.linalg.norm(ms, axis=1).mean(), rtol=1e-11)
     np.testing.assert_allclose(result.min_grad_norm[i], norms.min(), rtol=1e-13)
     np.testing.assert_allclose(result.grad_norm[i], norms[at], rtol=1e-13)
     np.testing.assert_allclose(result.value[i], (xs**2 / 2 + xs**4 / 4).sum(axis=1)[at], rtol=1e-13)
@@ -142,7 +143,8 @@ def test_diverged_seeds_are_reported_and_stay(average: bool) -> None:
     assert np.isfinite(result.grad_norm[~diverged]).all()
     assert (result.cost[~diverged] == 1 + 2 * 299).all()
     assert (result.cost[diverged] == 1 + 2 * (result.diverged_at[diverged] - 1)).all()
-    assert np.isinf(result.mean_grad_norm[diverged]).all()
+    assert np.isinf(result.mean_grad_norm[diverged]).all() and np.isinf(result.mean_estimate_norm[diverged]).all()
+    assert np.isfinite(result.mean_estimate_norm[~diverged]).all()
     if average:
         assert np.isfinite(result.mean_grad_norm[~diverged]).all()
         assert np.isfinite(result.min_grad_norm).all()
@@ -167,6 +169,7 @@ def test_single_precision_keeps_the_mean() -> None:
     result = run(problem, still, x, 200_000, 1)
     exact = np.linalg.norm(x.astype(float) + x.astype(float) ** 3)
     assert result.mean_grad_norm[0] == pytest.approx(exact, rel=1e-6)
+    assert result.mean_estimate_norm[0] == pytest.approx(exact, rel=1e-6)
     plain = np.cumsum(np.full(200_000, exact, np.float32))[-1] / 200_000
     assert abs(plain - exact) / exact > 1e-4
 

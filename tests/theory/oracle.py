@@ -3,7 +3,8 @@
 Scalar functions over mpmath, written from the paper (Liu, Jagabathula, Zhou, "Near-Optimal
 Non-Convex Stochastic Optimization under Generalized Smoothness") and the theory pages, never
 from the implementation under test. ``c`` is any object with L0, L1, sigma0, sigma1, gap and
-grad_norm; a missing grad_norm stands for the gradient-norm lemma's value. Nothing is rounded
+grad_norm; a missing grad_norm stands for the gradient-norm lemma's value. An attribute mean_square
+with four numbers of its own gives 3B and 4B beside 3A and 4A. Nothing is rounded
 up here, so a safe implementation may lie above these numbers by its own margin, never below.
 """
 
@@ -16,9 +17,14 @@ mp.dps = 60
 Num = Any
 
 
+def _quiet(c: Any) -> Any:
+    """Where 3B and 4B are: in mean_square, or in the constants themselves."""
+    return getattr(c, "mean_square", None) or c
+
+
 def gradient_bound(c: Any, Delta: Num) -> Num:
     """Largest gradient norm at a point whose gap is Delta (the lemma's tighter form)."""
-    L0, L1, D = mpf(c.L0), mpf(c.L1), mpf(Delta)
+    L0, L1, D = mpf(_quiet(c).L0), mpf(_quiet(c).L1), mpf(Delta)
     return L1 * D + mp.sqrt(L1**2 * D**2 + 2 * L0 * D)
 
 
@@ -103,7 +109,9 @@ def paper(c: Any, T: int, alpha: Num, eta: Num, delta: Num) -> Num:
 
 def paper_expectation(c: Any, T: int, alpha: Num, eta: Num, K: int, k: int) -> Num:
     """The last explicit line of the expectation proof, divided by T (no shortcuts either)."""
-    L0, L1, s0, s1, D1, g1 = _letters(c)
+    *_, D1, g1 = _letters(c)
+    c = _quiet(c)
+    L0, L1, s0, s1 = (mpf(x) for x in (c.L0, c.L1, c.sigma0, c.sigma1))
     if _paper_batch(c) > K:
         return mp.inf
     T, alpha, eta, K, k = mpf(T), mpf(alpha), mpf(eta), mpf(K), mpf(k)
@@ -132,8 +140,12 @@ class _Run:
         self.o, self.root = mp.sqrt(1 - beta**2), mp.sqrt(1 - self.alpha**2)
         self.q = mp.sqrt(beta * (2 + beta)) / self.o
         self.pairs = ((self.L0, self.s0), (self.L1, self.s1))
+        m = _quiet(c)
+        self.l0, self.l1, self.t0, self.t1 = map(mpf, (m.L0, m.L1, m.sigma0, m.sigma1))
+        self.quiet = ((self.l0, self.t0), (self.l1, self.t1))
+        self.both = m is not c
         self.A0, self.A1 = (2 * beta * self.eta * L + self.alpha * s for L, s in self.pairs)
-        self.B0, self.B1 = (mp.sqrt(self.v(self.eta * L, s)) for L, s in self.pairs)
+        self.B0, self.B1 = (mp.sqrt(self.v(self.eta * L, s)) for L, s in self.quiet)
         self.a0, self.a1 = (mp.sqrt(self.v(2 * self.eta * L, s)) for L, s in self.pairs)
 
     def v(self, z: Num, n: Num) -> Num:
@@ -145,15 +157,17 @@ class _Run:
         """alpha P and alpha Q of the Lyapunov family without initial term and noise."""
         spread, steps = self.q * omega * self.B1, self.T - 1
         alpha_P = steps * self.alpha * self.B0 / self.o + self.q * self.B0 * (1 - self.root)
-        alpha_P += spread / 2 * self.eta * steps * self.L0
+        alpha_P += spread / 2 * self.eta * steps * self.l0
         tau = spread * max(mpf(1) / 2 - self.root, mpf(0))
         alpha_Q = self.alpha * omega * self.B1 / self.o + (1 - omega) * self.B1
-        return alpha_P, alpha_Q + spread / 2 * self.eta * self.L1 + tau
+        return alpha_P, alpha_Q + spread / 2 * self.eta * self.l1 + tau
 
     def linear(self, P: Num, Q: Callable[[Num], Num]) -> Num:
         """Close an error sum bounded by P + Q(G) sum g."""
-        Delta = self.D1 + self.eta**2 * self.T * self.L0 / 2 + 2 * self.eta * P
-        A = 1 - self.eta * self.L1 / 2 - 2 * Q(gradient_bound(self.c, Delta))
+        Delta = self.D1 + self.eta**2 * self.T * self.l0 / 2 + 2 * self.eta * P
+        slope = Q(gradient_bound(self.c, Delta))
+        A = 1 - self.eta * self.l1 / 2 - 2 * slope
+        self.P, self.Q = P, slope
         return Delta / (A * self.eta * self.T) if A > 0 else mp.inf
 
     def edge(self, start: Num = None) -> Num | None:
@@ -166,7 +180,7 @@ class _Run:
 
     def sup(self, S: Callable[[Num], Num]) -> Num:
         """Close an error sum bounded by S(G) where all gradients are at most G."""
-        free = self.D1 + self.eta**2 * self.T * self.L0 / 2
+        free = self.D1 + self.eta**2 * self.T * self.l0 / 2
 
         def excess(Delta: Num) -> Num:
             return free + 2 * self.eta * S(gradient_bound(self.c, Delta)) - Delta
@@ -178,7 +192,7 @@ class _Run:
             if hi > mpf(10) ** 40 * (1 + self.D1):
                 return mp.inf
         Delta = _crossing(excess, lo, hi) if lo < hi else hi
-        return Delta / ((1 - self.eta * self.L1 / 2) * self.eta * self.T)
+        return Delta / ((1 - self.eta * self.l1 / 2) * self.eta * self.T)
 
 
 def _ks(r: Num, m: Num) -> Num:
@@ -250,18 +264,20 @@ def ville2(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, spl
 
     def S(G: Num) -> Num:
         z, n = 2 * s.eta * (s.L0 + s.L1 * G), s.s0 + s.s1 * G
-        r1, q1 = beta * z / k + s.alpha * n / K, beta * z / (2 * k) + s.alpha * n / K
+        change = s.eta * (s.l0 + s.l1 * G)
+        noise = mp.sqrt(s.t0**2 + s.t1**2 * G**2) if s.both else n
+        r1, q1 = beta * z / k + s.alpha * n / K, beta * change / k + s.alpha * noise / K
         R = beta * z + s.alpha * n
         W = (T - 1) * R**2
         if split is not None and R > 0:
-            p = s.v(z / 2, n) / R**2
+            p = s.v(change, noise) / R**2
             best = _best_ratio(
                 lambda t: (T - 1) * mp.log1p(p * mp.expm1(t)),
                 lambda t: (T - 1) * p * mp.exp(t) / (1 + p * mp.expm1(t)),
                 mp.log(1 / delta2),
             )
             W = min(W, R**2 * best)
-        w = k * _ks(r1, q1**2) + (K - k) * (s.alpha * n / K) ** 2
+        w = k * _ks(r1, q1**2) + (K - k) * _ks(s.alpha * n / K, (s.alpha * noise / K) ** 2)
         b = 2 * beta**2 * w * mp.log(1 / delta1) / (1 - beta**2)
         tail = mp.sqrt((T - 1) / (1 - beta**2)) * (mp.sqrt(W + b) + mp.sqrt(b))
         return s.n1 * (1 - beta**T) / s.alpha + tail
@@ -275,7 +291,8 @@ def _initial(s: _Run, lam: Num, omega: int) -> Num:
     def forms(g: Num) -> tuple[Num, ...]:
         n, rho = s.s0 + s.s1 * g, s.q * (s.B0 + omega * s.B1 * g)
         H = mp.sqrt(n**2 + rho**2) - rho
-        mean = mp.sqrt(n**2 / s.K + rho**2) - rho
+        square = s.t0**2 + s.t1**2 * g**2 if s.both else n**2
+        mean = mp.sqrt(square / s.K + rho**2) - rho
         choices = (H, mean + lam * n**2 / (2 * s.K), mean + lam * H**2 / 8)
         return tuple(form + s.q * omega * s.B1 * g / 2 for form in choices)
 
@@ -324,13 +341,25 @@ def _tangent(s: _Run, delta: Num, lam: Num, p: list[Num], psi: list[Num]) -> Num
     return s.linear(alpha_P / left, Q)
 
 
-def _tangent_letters(s: _Run) -> tuple[list[Num], list[Num], list[Num], Num]:
-    """Sure and L2 radii of a piece i <= k, radii of one i > k (at g^0 and g^1), and chi."""
-    rest = [s.alpha * n / s.K for _, n in s.pairs]
-    moments = [s.beta * s.eta * L / s.k + a for (L, _), a in zip(s.pairs, rest, strict=True)]
-    radii = [2 * m - a for m, a in zip(moments, rest, strict=True)]
+def _roots(s: _Run, least: Num) -> list[Num]:
+    """p0, p1: roots of the proxies of all pieces, ratios of mean-square to sure radii raised to what is allowed."""
+    rest = [(s.alpha * n / s.K, s.alpha * t / s.K) for (_, n), (_, t) in zip(s.pairs, s.quiet, strict=True)]
+    half = s.beta * s.eta / s.k
+    smooth = ((s.L0, s.l0), (s.L1, s.l1))
+    early = [(2 * half * L + r, half * quiet + q) for (L, quiet), (r, q) in zip(smooth, rest, strict=True)]
+
+    def squares(pieces: list[tuple[Num, Num]]) -> list[Num]:
+        ratios = [q / r if r else mpf(0) for r, q in pieces]
+        lowest = min(max(ratios), mpf(least))
+        return [_ks(r, (max(x, lowest) * r) ** 2) if r else mpf(0) for (r, _), x in zip(pieces, ratios, strict=True)]
+
+    both = zip(squares(early), squares(rest), strict=True)
+    return [mp.sqrt(s.k * a + (s.K - s.k) * b) for a, b in both]
+
+
+def _chi(s: _Run) -> Num:
     largest = max(a / b if b else mpf(0) for a, b in ((s.A0, s.B0), (s.A1, s.B1)))
-    return radii, moments, rest, largest * s.o / mp.sqrt(1 + 2 * s.beta)
+    return largest * s.o / mp.sqrt(1 + 2 * s.beta)
 
 
 def adaptive_tangent(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num) -> Num:
@@ -338,12 +367,8 @@ def adaptive_tangent(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k
     s = _Run(c, T, alpha, eta, K, k)
     if (edge := s.edge(s.n1)) is not None:
         return edge
-    radii, moments, rest, chi = _tangent_letters(s)
-    m = max(b / a if a else mpf(0) for a, b in zip(radii, moments, strict=True))
-    squares = [_ks(mpf(1), m**2) * r**2 for r in radii]
-    p = [mp.sqrt(k * w + (K - k) * a**2) for w, a in zip(squares, rest, strict=True)]
     choices = [s.A0 / 4, s.A1 / 4], [s.a0, s.a1]
-    return min(_tangent(s, delta, mpf(lam), p, [chi * e for e in es]) for es in choices)
+    return min(_tangent(s, delta, mpf(lam), _roots(s, 1), [_chi(s) * e for e in es]) for es in choices)
 
 
 def adaptive_convex(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k: int, lam: Num) -> Num:
@@ -351,13 +376,19 @@ def adaptive_convex(c: Any, T: int, alpha: Num, eta: Num, delta: Num, K: int, k:
     s = _Run(c, T, alpha, eta, K, k)
     if (edge := s.edge(s.n1)) is not None:
         return edge
-    radii, moments, rest, chi = _tangent_letters(s)
-    triples = zip(radii, moments, rest, strict=True)
-    p = [mp.sqrt(k * _ks(r, q**2) + (K - k) * a**2) for r, q, a in triples]
     per_c = s.o / mp.sqrt(1 + 2 * s.beta)  # c_t / mu_t
     ranges = [per_c * A**2 / (4 * B) if B else mpf(0) for A, B in ((s.A0, s.B0), (s.A1, s.B1))]
-    pairs = ranges, [chi * s.a0, chi * s.a1]
-    return min(_tangent(s, delta, mpf(lam), p, psi) for psi in pairs)
+    pairs = ranges, [_chi(s) * s.a0, _chi(s) * s.a1]
+    return min(_tangent(s, delta, mpf(lam), _roots(s, mpf(1) / 4), psi) for psi in pairs)
+
+
+def start(c: Any, T: int, eta: Num) -> Num:
+    """The first gradient and what T - 1 steps can add to it."""
+    s = _Run(c, T, mpf(1), eta)
+    if s.eta * s.L1 > 1:
+        return mp.inf
+    travel = s.eta * (s.l0 + s.l1 * s.g1) * (s.T - 1) / 2
+    return s.g1 + travel * (1 + s.eta * s.l1) ** max(s.T - 2, 0)
 
 
 def sure(c: Any, T: int, alpha: Num, eta: Num) -> Num:
@@ -372,31 +403,35 @@ def sure(c: Any, T: int, alpha: Num, eta: Num) -> Num:
 
 def _first_error(s: _Run, g: Num, mean_square: bool) -> Num:
     """R1 at gradient norm g: root mean square of the first error, 4B (mean_square) or 4A."""
-    if mean_square:
-        return mp.sqrt((s.s0**2 + s.s1**2 * g**2) / s.K)
+    if mean_square or s.both:
+        return mp.sqrt((s.t0**2 + s.t1**2 * g**2) / s.K)
     return (s.s0 + s.s1 * g) / mp.sqrt(s.K)
 
 
 def expectation(c: Any, T: int, alpha: Num, eta: Num, K: int, k: int, mean_square: bool) -> Num:
-    """Expectation certificate by recursive conditioning, its sum replaced by an integral."""
+    """Expectation certificate by recursive conditioning: eight terms of its sum, then an integral."""
     s = _Run(c, T, alpha, eta, K, k)
     R1 = _first_error(s, s.g1, mean_square)
     if (edge := s.edge(R1)) is not None:
         return edge
     T, beta, u0 = s.T, s.beta, s.B0 / s.o
 
-    def integral(X: Num) -> Num:
-        y = mp.sqrt(u0**2 + (R1**2 - u0**2) * beta ** (2 * X))
-        log_term = u0 * mp.log((R1 + u0) / (y + u0)) if u0 else mpf(0)
-        return u0 * X + (R1 - y - log_term) / -mp.log(beta)
+    def phi(x: Num) -> Num:
+        return mp.sqrt(u0**2 + (R1**2 - u0**2) * beta ** (2 * x))
 
+    def integral(low: Num, high: Num) -> Num:
+        y, z = phi(low), phi(high)
+        log_term = u0 * mp.log((y + u0) / (z + u0)) if u0 else mpf(0)
+        return u0 * (high - low) + (y - z - log_term) / -mp.log(beta)
+
+    terms = mp.fsum(phi(mpf(j)) for j in range(min(8, int(T))))
     if beta == 0:
         S0 = R1 + (T - 1) * s.B0
     elif u0 <= R1:
-        S0 = R1 + integral(T - 1)
+        S0 = terms + (integral(mpf(15) / 2, T - mpf(1) / 2) if T > 8 else 0)
     else:
-        last = mp.sqrt(u0**2 + (R1**2 - u0**2) * beta ** (2 * (T - 1)))
-        S0 = min(integral(T), T * last, R1 + (T - 1) * u0)
+        S0 = terms + (integral(mpf(8), T - 1) + (phi(mpf(8)) + phi(T - 1)) / 2 if T > 8 else 0)
+        S0 = min(S0, T * phi(T - 1), R1 + (T - 1) * u0)
     return s.linear(S0, lambda G: s.B1 * (1 - beta ** (T - 1)) / s.alpha)
 
 

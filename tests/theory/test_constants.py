@@ -1,15 +1,17 @@
 """Constants: what is refused, what is derived, and the change of units."""
 
+import json
 import math
-from dataclasses import FrozenInstanceError, fields
+from dataclasses import FrozenInstanceError, asdict, fields, replace
 
 import numpy as np
 import pytest
 
-from normstorm.theory import Constants, gradient_bound
+from normstorm.theory import Constants, MeanSquare, gradient_bound
 
 NUMBERS = ("L0", "L1", "sigma0", "sigma1", "gap", "grad_norm")
 GOOD = {"L0": 1.0, "L1": 0.5, "sigma0": 2.0, "sigma1": 0.25, "gap": 3.0, "grad_norm": 1.5}
+QUIET = MeanSquare(0.5, 0.5, 1.0, 0.0)
 BAD = [math.nan, math.inf, -math.inf, -1e-300, "1", "", b"1", True, False, [1.0], 1j, object(), 10**400]
 BAD += [np.True_, np.array([1.0, 2.0])]
 
@@ -94,7 +96,42 @@ def test_kinds_of_problems():
 
 def test_to_dict_rebuilds_the_constants():
     c = Constants(**GOOD, noise="almost-sure")
-    assert c.to_dict() == GOOD | {"noise": "almost-sure"} and Constants(**c.to_dict()) == c
+    assert c.to_dict() == GOOD | {"noise": "almost-sure", "mean_square": None} and Constants(**c.to_dict()) == c
+    both = replace(c, mean_square=QUIET)
+    assert both.to_dict()["mean_square"] == asdict(QUIET)
+    assert Constants(**json.loads(json.dumps(both.to_dict()))) == both != c
+
+
+def test_both_senses_know_what_holds_in_mean_square():
+    both = Constants(**GOOD, noise="almost-sure", mean_square=QUIET)
+    quiet = both.in_mean_square
+    assert quiet == Constants(**(GOOD | asdict(QUIET)), noise="mean-square") and quiet.in_mean_square is quiet
+    assert Constants(**GOOD).in_mean_square == Constants(**GOOD)
+    unknown = replace(both, grad_norm=None)
+    assert unknown.first_gradient == gradient_bound(QUIET.L0, QUIET.L1, GOOD["gap"])
+    assert both.scaled(length=4.0, value=8.0).in_mean_square == quiet.scaled(length=4.0, value=8.0)
+
+
+@pytest.mark.parametrize(
+    ("given", "also", "message"),
+    [
+        (1.0, {}, "mean_square must be None or a MeanSquare of L0, L1, sigma0, sigma1; got mean_square=1.0"),
+        ({"L0": 1}, {}, "mean_square must be None or a MeanSquare of L0, L1, sigma0, sigma1; got"),
+        ((1, 2, 3), {}, "mean_square must be None or a MeanSquare of L0, L1, sigma0, sigma1; got"),
+        ((0.5, 0.5, 1, 0.3), {}, "mean_square must have no number above the almost-sure one; got sigma1=0.3"),
+        (QUIET, {"noise": "mean-square"}, "mean_square must be None for noise='mean-square'"),
+        (asdict(QUIET) | {"L0": 0, "L1": 0}, {}, "L0 and L1 of mean_square must not both be 0"),
+    ],
+)  # fmt: skip
+def test_mean_square_constants_that_do_not_fit_are_refused(given, also, message):
+    with pytest.raises(ValueError) as refusal:
+        Constants(**GOOD, **also, mean_square=given)
+    assert str(refusal.value).startswith(f"Constants: {message}")
+
+
+def test_numbers_in_mean_square_are_checked_as_all_others():
+    with pytest.raises(ValueError, match="MeanSquare: L1 must be a finite number >= 0; got L1=-1"):
+        MeanSquare(1, -1, 0, 0)
 
 
 @pytest.mark.parametrize("grad_norm", [None, 0.0, 1.5, 1e9])

@@ -71,7 +71,7 @@ def test_increases_in_each_constant(constants, T, name, factor, confidence):
 @FEW
 @given(problems(), horizons, st.floats(0.05, 0.95), st.floats(1.05, 100))
 def test_increases_in_confidence(constants, T, delta, factor):
-    now = plan(constants, horizon=T, confidence=1 - delta).bound
+    now = useful(constants, T, 1 - delta)
     assert plan(constants, horizon=T, confidence=1 - delta / factor).bound >= now * (1 - SEARCH)
 
 

@@ -2,12 +2,15 @@
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from normstorm.theory import CATALOGUE, Constants, bound, plan
+from normstorm.theory import CATALOGUE, Constants, MeanSquare, bound, plan
 from normstorm.theory.plan import round_up
+from normstorm.theory.planner.allocate import Allocator
+from normstorm.theory.planner.solver import Solver, Triple
 
 PLAIN = Constants(1, 0, 1, 0, 1, 1)
 AFFINE = Constants(1, 1, 1, 0.5, 1, 1)
@@ -230,22 +233,73 @@ def test_leftover_budget_buys_a_larger_batch():
 def test_short_runs_for_a_target_are_not_too_dear():
     # One step with K samples is enough here, and its bound falls like K^(-1/2).
     constants = Constants(48.7, 0, 98.6, 0.5, 0.0105)
-    found = plan(constants, target=4.68, confidence=None)
+    only = {"confidence": None, "certificate": "expectation"}
+    found = plan(constants, target=4.68, **only)
     assert (found.horizon, found.sub_batch) == (1, 1)
-    assert plan(constants, horizon=1, batch=round(found.batch * 0.99), confidence=None).bound > 4.68
+    assert plan(constants, horizon=1, batch=round(found.batch * 0.99), **only).bound > 4.68
 
 
 @pytest.mark.parametrize("budget", [60, 1000])
 @pytest.mark.parametrize("noise", [(0.056, 2.0), (3.0, 0.0)])
 def test_short_runs_at_a_budget_are_found(budget, noise):
     constants = Constants(0.45, 0, *noise, 0.03)
-    found = plan(constants, budget=budget)
+    solver = Solver(constants, 0.01)
+    found = Allocator(solver, None, None).for_budget(budget)
     for T in range(1, 13):
         for k in (1, 2, 8):
             K = (budget - (T - 1) * k) // T
             if k <= K:
-                other = plan(constants, horizon=T, batch=K, sub_batch=k)
-                assert found.bound <= other.bound * (1 + 1e-3), (T, K, k)
+                other = solver.solve([Triple(T, K, k)])[0]
+                assert found.value <= other.value * (1 + 1e-3), (T, K, k)
+
+
+def test_a_valley_of_another_certificate_is_found():
+    """`adaptive_convex` is best at K = 5 with 287.6, `adaptive` at K = 22 with 284.8."""
+    constants = Constants(728.3742, 0.0571357, 606.9403, 0.6999979, 359.3659, 78.501)
+    found = plan(constants, budget=5924, confidence=0.95)
+    assert found.bound < 285.2 and found.certificate == "adaptive"
+
+
+@pytest.mark.parametrize("confidence", [0.99, None])
+def test_nothing_above_the_first_gradient_is_stated_of_one_step(confidence):
+    for question in ({"budget": 1}, {"horizon": 1}, {"target": 1.0}, {"target": 3.0, "batch": 5}):
+        found = plan(PLAIN, confidence=confidence, **question)
+        assert found.bound == 1.0 and found.horizon == 1, question
+        assert recomputed(found) == pytest.approx(1.0, rel=1e-9)
+        assert any("nothing better than the starting point" in note for note in found.notes)
+    assert plan(PLAIN, target=0.999, confidence=confidence).horizon > 1
+    assert plan(PLAIN, budget=1, confidence=confidence, certificate="start" if confidence else "start_expectation")
+    two = plan(PLAIN, horizon=2, confidence=confidence)
+    assert two.bound == pytest.approx(1 + two.eta / 2, rel=1e-9)
+
+
+def test_the_observed_bound_of_a_plan():
+    """P and Q are those of the terms: the bound is (gap and curvature terms) + 2 P/(A T) with A = a - 2 Q."""
+    for constants in (AFFINE, STEEP, Constants(0, 2, 0.3, 0, 1)):
+        found = plan(constants, horizon=3000)
+        descent = sum(term.value for term in found.terms if term.name in ("gap", "curvature"))
+        A = 1 - found.eta * constants.L1 / 2 - 2 * found.slope
+        assert found.bound == pytest.approx(descent + 2 * found.error / A, rel=1e-9)
+        for mean in (0.0, 0.7):
+            assert found.observed_bound(mean) == pytest.approx((mean + found.error) / (1 - found.slope), rel=1e-9)
+    assert plan(AFFINE, horizon=3000, confidence=None).observed_bound(0.1) is None
+    with pytest.raises(ValueError, match="observed_bound: mean_estimate_norm must be a finite number >= 0; got"):
+        found.observed_bound(-1.0)
+
+
+@pytest.mark.parametrize("question", [{"horizon": 3000}, {"budget": 30_000}, {"budget": 30_000, "confidence": None}])
+def test_constants_in_both_senses_lower_the_bound(question):
+    constants = replace(AFFINE, noise="almost-sure")
+    both = replace(constants, mean_square=MeanSquare(0.6, 0.7, 0.5, 0.4))
+    found = plan(both, **question)
+    assert found.bound < 0.9 * plan(constants, **question).bound
+    if question.get("confidence", 1) is None:
+        assert found.bound == plan(both.in_mean_square, **question).bound and "3B and 4B hold" in found.guarantee
+    else:
+        assert "3A, 4A, 3B and 4B hold" in found.guarantee
+        same = replace(constants, mean_square=MeanSquare(1, 1, 1, 0.5))
+        # The same numbers in 4B say a little more than 4A: sqrt(sigma0^2 + sigma1^2 g^2) at the first step.
+        assert 0.98 < plan(same, **question).bound / plan(constants, **question).bound <= 1 + 1e-6
 
 
 def test_degenerate_problems_are_named():

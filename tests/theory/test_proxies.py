@@ -30,9 +30,9 @@ def test_kearns_saul_is_a_proxy_and_touches(ratio):
 
 
 def test_the_root_of_the_proxy_is_subadditive():
-    """What adaptive_convex rests on, for radii r and q in [r/2, r]; it fails for smaller q."""
+    """What adaptive_convex rests on, for radii r and q in [r/4, r]; it fails for smaller q."""
     rng = np.random.default_rng(10)
-    r, share = 10 ** rng.uniform(-4, 4, (2, 20_000)), rng.uniform(0.5, 1, (2, 20_000))
+    r, share = 10 ** rng.uniform(-4, 4, (2, 20_000)), rng.uniform(0.25, 1, (2, 20_000))
 
     def root(r, q):
         return r * np.sqrt(kearns_saul((q / r) ** 2))
@@ -40,6 +40,21 @@ def test_the_root_of_the_proxy_is_subadditive():
     apart, together = root(r, share * r).sum(axis=0), root(r.sum(axis=0), (share * r).sum(axis=0))
     assert np.all(together <= apart * (1 + 1e-9)) and np.min(together / apart) < 0.99
     assert root(2.0, 0.16 + 0.06) > (root(1.0, 0.16) + root(1.0, 0.06)) * 1.001
+
+
+def test_the_series_behind_the_subadditive_root_changes_sign_once():
+    """Coefficients of b^n/n! in (6 - b) e^2b - (12 + 2b + 3b^2) e^b + 6 + 3b + b^2, and its value at 4 log 4."""
+
+    def coefficient(n: int) -> int:
+        tail = {0: 6, 1: 3, 2: 2}.get(n, 0)
+        return 6 * 2**n - (n * 2**n) // 2 - 12 - 2 * n - 3 * n * (n - 1) + tail
+
+    signs = [np.sign(coefficient(n)) for n in range(200)]
+    assert signs[:4] == [0] * 4 and set(signs[4:12]) == {1} and set(signs[12:]) == {-1}
+    b = 4 * math.log(4)
+    series = math.fsum(coefficient(n) * b**n / math.factorial(n) for n in range(150))
+    closed = (6 - b) * math.exp(2 * b) - (12 + 2 * b + 3 * b * b) * math.exp(b) + 6 + 3 * b + b * b
+    assert series == pytest.approx(closed, rel=1e-6) and closed > 300
 
 
 def smallest_over_theta(moment, c: float) -> float:

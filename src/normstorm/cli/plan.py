@@ -19,6 +19,7 @@ from .output import JSON_HELP, exit_on_error, show
 
 CONSTANTS = tuple(field.name for field in fields(Constants))
 NEEDED = tuple(field.name for field in fields(Constants) if field.default is MISSING)
+KINDS: dict[str, tuple[Any, str]] = {"noise": (str, "a string"), "mean-square": (list, "a list of four numbers")}
 KEYS = tuple(name.replace("_", "-") for name in CONSTANTS)
 
 
@@ -33,6 +34,7 @@ class PlanRequest:
     gap: Annotated[float | None, "F(x1) - F*, or an upper bound."] = None
     grad_norm: Annotated[float | None, "Norm of grad F(x1), if known."] = None
     noise: Annotated[str | None, "almost-sure or mean-square.", "SENSE"] = None
+    mean_square: Annotated[tuple[float, ...] | None, "L0,L1,sigma0,sigma1 in mean square, beside the others."] = None
     constants: Annotated[str | None, "TOML file of the above.", "FILE"] = None
     target: Annotated[float | None, "Bound to reach, at the least cost."] = None
     horizon: Annotated[int | None, "Number T of iterations."] = None
@@ -112,7 +114,7 @@ def _from_file(file: str) -> dict[str, Any]:
     for key, value in table.items():
         if key not in KEYS:
             raise ValueError(f"keys of {file} must be among {', '.join(KEYS)}; got {key}")
-        wanted, kind = (str, "a string") if key == "noise" else (int | float, "a number")
+        wanted, kind = KINDS.get(key, (int | float, "a number"))
         if isinstance(value, bool) or not isinstance(value, wanted):
             raise ValueError(f"{key} in {file} must be {kind}; got {key}={value!r}")
     return {key.replace("-", "_"): value for key, value in table.items()}

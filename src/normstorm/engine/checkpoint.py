@@ -20,7 +20,7 @@ from safetensors.numpy import save as save_tensors
 from normstorm._shared import files
 from normstorm._shared.hashing import content_hash
 
-VERSION = 2
+VERSION = 3
 FORMAT = "normstorm-run"
 
 

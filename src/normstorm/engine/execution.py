@@ -193,7 +193,7 @@ class Execution:
         number, counted, start = everywhere(zero), everywhere(count), jax.tree.map(everywhere, x)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
         first = infinite, everywhere(step), start
-        stats: Any = RunningStats(number, number, infinite, counted, counted, everywhere(step), start, *first)
+        stats: Any = RunningStats(*(number,) * 4, infinite, *(counted,) * 2, everywhere(step), start, *first)
         unknown, no_cost = everywhere(zero + dtype.type(np.nan), *table), everywhere(count, *table)
         records: Any = Records(*(unknown,) * 4, *(no_cost,) * 2)
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
@@ -274,6 +274,10 @@ class Execution:
             saved = jax.tree.map(lambda kept, x: _where(self.picks > reached, x[:, None], kept), saved, here)
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
         average = self.config.average
+
+        def mean(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
+            return np.where(diverged, np.inf, (total.astype(np.float64) - lost) / np.where(stopped, stopped, self.steps))
+
         return Trace(
             algorithm=self.algorithm.name,
             problem=self.problem_name,
@@ -282,13 +286,8 @@ class Execution:
             width=self.config.width,
             diverged_at=stats.diverged,
             stopped_at=stopped,
-            mean_grad_norm=np.where(
-                diverged,
-                np.inf,
-                (stats.total.astype(np.float64) - stats.lost) / np.where(stopped, stopped, self.steps)
-                if average
-                else np.nan,
-            ),
+            mean_grad_norm=mean(stats.total, stats.lost) if average else np.where(diverged, np.inf, np.nan),
+            mean_estimate_norm=mean(stats.sizes, stats.shed),
             min_grad_norm=stats.least if average else np.full(n, np.nan),
             cost=count(stats.cost, stats.carry),
             record_steps=self.schedule.record_steps,

@@ -67,6 +67,7 @@ class RunningStats(NamedTuple):
     """Over all steps so far, one entry per seed.
 
     total, lost     sum of ||grad F(x_t)||, and what rounding has taken from it (Kahan)
+    sizes, shed     the same of ||m_t||
     least           the smallest of them
     cost, carry     sample gradients, in two words
     diverged, halt  the step of the first non-finite number (0: none), and x at that step
@@ -75,6 +76,8 @@ class RunningStats(NamedTuple):
 
     total: jax.Array
     lost: jax.Array
+    sizes: jax.Array
+    shed: jax.Array
     least: jax.Array
     cost: jax.Array
     carry: jax.Array
@@ -205,18 +208,26 @@ def measure(problem: Any, config: Any, costs: Any, stats: RunningStats, path: Pa
     return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
 
 
-def _sums(seen: Measured, upto: Any = None) -> tuple[jax.Array, jax.Array]:
-    """Sums of ||grad F|| and of costs over the chunk, or over its steps up to one of them."""
+def _sums(seen: Measured, upto: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """Sums of ||grad F||, of ||m_t|| and of costs over the chunk, or over its steps up to one of them."""
     here = True if upto is None else jnp.arange(seen.size.shape[0])[:, None] <= upto
-    total = jnp.sum(jnp.where(seen.alive & here, seen.grad_norm, 0), 0)
-    return total, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32)
+    gradients, sizes = (jnp.sum(jnp.where(seen.alive & here, part, 0), 0) for part in (seen.grad_norm, seen.size))
+    return gradients, sizes, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32)
 
 
-def _added(stats: RunningStats, sums: tuple[jax.Array, jax.Array]) -> RunningStats:
-    term = sums[0] - stats.lost
-    total, cost = stats.total + term, stats.cost + sums[1]
+def kahan(total: Any, lost: Any, added: Any) -> tuple[Any, Any]:
+    """A sum and what rounding has taken from it: a plain one stops growing after some 10^7 steps."""
+    term = added - lost
+    summed = total + term
+    return summed, (summed - total) - term
+
+
+def _added(stats: RunningStats, sums: tuple[jax.Array, jax.Array, jax.Array]) -> RunningStats:
+    total, lost = kahan(stats.total, stats.lost, sums[0])
+    sizes, shed = kahan(stats.sizes, stats.shed, sums[1])
+    cost = stats.cost + sums[2]
     carry = stats.carry + (cost < stats.cost).astype(jnp.uint32)
-    return stats._replace(total=total, lost=(total - stats.total) - term, cost=cost, carry=carry)
+    return stats._replace(total=total, lost=lost, sizes=sizes, shed=shed, cost=cost, carry=carry)
 
 
 def updated(stats: RunningStats, seen: Measured) -> RunningStats:

@@ -31,7 +31,8 @@ class Trace:
     stopped_at        (n,)  the last step of a seed that its observer ended; 0: it was not. Nothing is asked after it,
                       and means are over the steps up to it
     mean_grad_norm    (n,)  mean of ||grad F(x_t)|| over t = 1..T; infinite if the seed diverged, nan if not asked for
-    min_grad_norm     (n,)  their minimum, up to the divergence
+    mean_estimate_norm (n,) mean of ||m_t|| over t = 1..T; infinite if the seed diverged
+    min_grad_norm     (n,)  the smallest ||grad F(x_t)||, up to the divergence
     cost              (n,)  sample gradients asked
     record_steps      (r,)  the recorded t; the next five are (n, r), nan after a divergence or the end
     grad_norm, running_mean, value, error, record_cost    ||grad F(x_t)||, its mean over 1..t, F(x_t),
@@ -52,6 +53,7 @@ class Trace:
     diverged_at: np.ndarray
     stopped_at: np.ndarray
     mean_grad_norm: np.ndarray
+    mean_estimate_norm: np.ndarray
     min_grad_norm: np.ndarray
     cost: np.ndarray
     record_steps: np.ndarray

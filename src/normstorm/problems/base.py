@@ -15,6 +15,7 @@ registered with JAX: numbers and arrays are leaves, integers and names are stati
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -29,7 +30,7 @@ from normstorm._shared.pytrees import dimension
 from normstorm._shared.pytrees import pytree as pytree
 from normstorm._shared.validate import one_of
 from normstorm.random import index
-from normstorm.theory.constants import NOISE_SENSES, Constants
+from normstorm.theory.constants import NOISE_SENSES, Constants, MeanSquare
 
 CHUNK = 4096
 ROUNDING = 1e-9
@@ -75,6 +76,7 @@ class Certified(ABC):
         """(sigma0, sigma1) of 4A or 4B."""
 
     def constants(self, x0: Any = None, sense: str = "almost-sure") -> Constants:
+        """Those of 3A and 4A come with those of 3B and 4B beside them."""
         check_sense(self.name, sense)
         L0, L1 = self.smoothness(sense)
         sigma0, sigma1 = self.deviation(sense)
@@ -92,7 +94,14 @@ class Certified(ABC):
             gap=up(max(value - self.infimum, 0.0)) + 1e-12 * (abs(value) + abs(self.infimum)),
             grad_norm=up(norm),
             noise=sense,
+            mean_square=self._beside((up(L0), up(L1)), (up(sigma0), up(sigma1))) if sense == "almost-sure" else None,
         )
+
+    def _beside(self, smooth: tuple[float, float], noise: tuple[float, float]) -> MeanSquare | None:
+        """3B and 4B beside 3A and 4A, if no number is larger. 3A with the same numbers is 3B as well; 4A is not 4B."""
+        own, spread = (tuple(map(up, pair("mean-square"))) for pair in (self.smoothness, self.deviation))
+        own = own if all(map(operator.le, own, smooth)) else smooth
+        return MeanSquare(*own, *spread) if all(map(operator.le, spread, noise)) else None
 
 
 @jax.jit

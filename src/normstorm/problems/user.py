@@ -61,6 +61,8 @@ class _Own:
             )
         if sense == "almost-sure" and constants.noise == "mean-square":
             raise ValueError(f"{self.name}: sense must be mean-square, as the given constants; got sense={sense!r}")
+        if sense == "mean-square":
+            constants = constants.in_mean_square
         return constants if constants.noise else replace(constants, noise=sense)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from .html import Row
 from .run_report import RunReport
 
 MOST_LISTED = 20
+IN_MEAN_SQUARE = (("L0", 3), ("L1", 3), ("sigma0", 4), ("sigma1", 4))
 
 
 def save(found: RunReport, path: Path) -> None:
@@ -75,6 +77,8 @@ def summary(found: RunReport) -> str:
 def _tiles(found: RunReport) -> list[tuple[str, str]]:
     plan, seen = found.result.plan, found.observed
     tiles = [("proven bound of the average", round_up(plan.bound))]
+    if follows := found.result.observed_bound():
+        tiles.append(("bound from this run's estimates", round_up(follows["bound"])))
     if found.problem.is_exact:
         tiles.append(("largest average observed", round_up(seen["mean_grad_norm"]["max"])))
         tiles.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}"))
@@ -89,11 +93,17 @@ def observed_rows(found: RunReport) -> list[Row]:
     plan, seen = found.result.plan, found.observed
     promise = f"at most {round_up(plan.bound)}"
     diverged = f"{seen['diverged']:,} of {seen['seeds']:,}"
+    follows = found.result.observed_bound()
+    own: list[Row] = []
+    if follows:
+        mean, its = f"{follows['mean_estimate_norm']:.4g}", round_up(follows["bound"])
+        own = [("average of ||m_t||, first seed", mean, f"average of ||grad F(x_t)|| at most {its} by this")]
     if not found.problem.is_exact:
         unseen = ("average of ||grad F(x_t)||", "not observable: F is only sampled", promise)
-        return [unseen, ("diverged seeds", diverged, "above the bound, all of them")]
+        return [unseen, *own, ("diverged seeds", diverged, "above the bound, all of them")]
     labels = {"median": "median of the seeds", "q95": "95 %", "q99": "99 %", "max": "maximum"}
     rows: list[Row] = [(labels[key], round_up(seen["mean_grad_norm"][key]), promise) for key in labels]
+    rows += own
     share = "none promised" if plan.confidence is None else f"at most {1 - plan.confidence:.4g} of the seeds, expected"
     rows.append(("seeds above the bound", f"{seen['violations']:,} of {seen['seeds']:,}", share))
     rows.append(("diverged seeds", diverged, "counted as above the bound"))
@@ -158,11 +168,16 @@ def constant_rows(known: Constants) -> list[Row]:
     letter = "B" if known.noise == "mean-square" else "A"
     sense = "in mean square" if letter == "B" else "almost surely"
     first = "not given" if known.grad_norm is None else f"{known.grad_norm:.6g}"
+    quiet: list[Row] = []
+    if known.mean_square is not None:
+        numbers = asdict(known.mean_square)
+        quiet = [(name, f"{numbers[name]:.6g}", f"{n}B, the same in mean square") for name, n in IN_MEAN_SQUARE]
     return [
         ("L0", f"{known.L0:.6g}", f"3{letter}, smoothness {sense}: constant part"),
         ("L1", f"{known.L1:.6g}", f"3{letter}, smoothness {sense}: per unit of ||grad F||"),
         ("sigma0", f"{known.sigma0:.6g}", f"4{letter}, noise {sense}: constant part"),
         ("sigma1", f"{known.sigma1:.6g}", f"4{letter}, noise {sense}: per unit of ||grad F||"),
+        *quiet,
         ("gap", f"{known.gap:.6g}", "1, F bounded below: F(x1) - F* or an upper bound of it"),
         ("grad norm", first, "||grad F(x1)|| at the start, or an upper bound of it"),
     ]

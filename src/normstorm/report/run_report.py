@@ -84,6 +84,7 @@ class RunReport:
             "plan": result.plan.to_dict() | {"comparison": self.comparison},
             "observed": self.observed,
             "trajectory": result.trajectory.to_dict(),
+            "observed_bound": result.observed_bound(),
             "certificate": result.certificate.to_dict(),
             "precision": result.precision.to_dict(),
             "choice": {

@@ -106,6 +106,8 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     yield Text(result.plan.guarantee)
     yield _parameters(result.plan)
     yield _observed(found)
+    if follows := result.observed_bound():
+        yield Text(follows["statement"])
     if not found.result.precision.adequate:
         yield Text(found.result.precision.statement)
     yield Text(result.trajectory.guarantee)

@@ -25,6 +25,7 @@ import jax
 import numpy as np
 
 from normstorm._shared import validate
+from normstorm._shared.pytrees import dimension
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.algorithms.core import Algorithm
 from normstorm.engine import checkpoint as storage
@@ -73,6 +74,34 @@ class Result:
     precision: Precision
     trace: Trace
     sample_gradients: int
+
+    @property
+    def observed_bounds(self) -> np.ndarray | None:
+        """For each seed a bound of its average gradient norm from its own mean of ||m_t||; None in expectation.
+
+        Each holds with the plan's confidence, together with the plan's bound. The mean is raised by what its norms can
+        have lost to rounding: half a unit for each number of x, and a few more.
+        """
+        if self.plan.error is None:
+            return None
+        margin = 1 + (dimension(self.x) / 2 + 16) * self.precision.unit_roundoff
+        means = self.trace.mean_estimate_norm * margin
+        return np.array([self.plan.observed_bound(m) if np.isfinite(m) else np.inf for m in means])
+
+    def observed_bound(self) -> dict[str, Any] | None:
+        """The first seed's, the median and the largest of them, and the first seed's in a sentence."""
+        bounds = self.observed_bounds
+        if bounds is None:
+            return None
+        first, mean = float(bounds[0]), float(self.trace.mean_estimate_norm[0])
+        statement = (
+            f"From the estimates of this run: with probability at least {self.plan.confidence!r}, the average of "
+            f"||grad F(x_t)|| is at most {round_up(first)}, as that of ||m_t|| is {mean:.4g} (for each seed by itself, "
+            "on the event of the plan's bound)."
+        )
+        median = float(np.quantile(bounds, 0.5, method="higher"))
+        largest = {"median": median, "max": float(bounds.max())}
+        return {"bound": first, "mean_estimate_norm": mean, **largest, "statement": statement}
 
     @property
     def violations(self) -> int:

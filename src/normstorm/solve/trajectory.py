@@ -50,8 +50,8 @@ class TrajectoryCertificate:
         if self.reason:
             return f"Along the run nothing is certified: {self.reason}."
         return (
-            f"With probability at least {self.confidence!r}, the average of ||grad F(x_t)|| over the {self.steps} steps of "
-            f"this run, {self.weights}, is at most {round_up(self.bound)}, by what was observed; sure bounds of the "
+            f"With probability at least {self.confidence!r}, the average of ||grad F(x_t)|| over the {self.steps} steps "
+            f"of this run, {self.weights}, is at most {round_up(self.bound)}, by what was observed; sure bounds of the "
             f"samples come from {self.ranges}."
         )
 

@@ -2,7 +2,7 @@
 
 from .anytime_plan import AnytimePlan
 from .certificates import CATALOGUE, Bound, Certificate, bound
-from .constants import Constants, gradient_bound
+from .constants import Constants, MeanSquare, gradient_bound
 from .plan import DEFAULT_CONFIDENCE, Plan, Term
 from .planner.planner import plan
 from .rules import Parameters, expectation_batch, paper_expectation, paper_high_probability
@@ -15,6 +15,7 @@ __all__ = [
     "Bound",
     "Certificate",
     "Constants",
+    "MeanSquare",
     "Parameters",
     "Plan",
     "ScheduleCertificate",

@@ -3,12 +3,29 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 from normstorm._shared.validate import NONNEGATIVE, number, real, refuse
 
 NOISE_SENSES = ("almost-sure", "mean-square")
+
+
+@dataclass(frozen=True)
+class MeanSquare:
+    """The same four numbers as they hold in mean square (3B and 4B), beside larger ones that hold almost surely."""
+
+    L0: float
+    L1: float
+    sigma0: float
+    sigma1: float
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = number("MeanSquare", field.name, getattr(self, field.name), NONNEGATIVE)
+            object.__setattr__(self, field.name, value)
 
 
 @dataclass(frozen=True)
@@ -25,6 +42,9 @@ class Constants:
     noise           the sense in which they hold. None: in the sense that a guarantee asks for, as in the paper (3A
                     and 4A in high probability, 3B and 4B in expectation). "almost-sure": 3A and 4A, which serves
                     both kinds. "mean-square": 3B and 4B, so that a guarantee in high probability is refused
+    mean_square     L0, L1, sigma0, sigma1 of 3B and 4B, none above those of 3A and 4A; a MeanSquare, or the four.
+                    A guarantee in high probability then takes the sizes of errors from these and their ranges from
+                    the others, a guarantee in expectation takes these alone. None: not known
     """
 
     L0: float
@@ -34,6 +54,7 @@ class Constants:
     gap: float
     grad_norm: float | None = None
     noise: str | None = None
+    mean_square: MeanSquare | None = None
 
     def __post_init__(self) -> None:
         for name in ("L0", "L1", "sigma0", "sigma1", "gap", "grad_norm"):
@@ -48,11 +69,46 @@ class Constants:
                 "Constants: L0 and L1 must not both be 0 (F would be affine, and bounded below only if it is "
                 "constant); got L0=0, L1=0"
             )
+        if self.mean_square is not None:
+            object.__setattr__(self, "mean_square", self._checked(self.mean_square))
 
-    @property
+    def _checked(self, given: object) -> MeanSquare:
+        names = [field.name for field in fields(MeanSquare)]
+        if isinstance(given, Mapping) and set(given) == set(names):
+            given = MeanSquare(**given)
+        elif isinstance(given, tuple | list) and len(given) == len(names):
+            given = MeanSquare(*given)
+        if not isinstance(given, MeanSquare):
+            refuse("Constants", "mean_square", f"None or a MeanSquare of {', '.join(names)}", given)
+        if self.noise == "mean-square":
+            raise ValueError(
+                "Constants: mean_square must be None for noise='mean-square', as the constants themselves are in that "
+                f"sense; got mean_square={given!r}"
+            )
+        for name in names:
+            if getattr(given, name) > getattr(self, name):
+                raise ValueError(
+                    f"Constants: mean_square must have no number above the almost-sure one; got {name}="
+                    f"{getattr(given, name)!r} above {name}={getattr(self, name)!r}"
+                )
+        if given.L0 == given.L1 == 0:
+            raise ValueError(
+                "Constants: L0 and L1 of mean_square must not both be 0 (F would be affine); got L0=0, L1=0"
+            )
+        return given
+
+    @cached_property
+    def in_mean_square(self) -> Constants:
+        """What is known in mean square, and of F itself: 3B and 4B where they are given, else these constants."""
+        if self.mean_square is None:
+            return self
+        return replace(self, **asdict(self.mean_square), noise="mean-square", mean_square=None)
+
+    @cached_property
     def first_gradient(self) -> float:
-        """The smallest proven bound of ||grad F(x1)||."""
-        proven = gradient_bound(self.L0, self.L1, self.gap)
+        """The smallest proven bound of ||grad F(x1)||. F is as smooth as its samples are in mean square."""
+        smooth = self.in_mean_square
+        proven = gradient_bound(smooth.L0, smooth.L1, self.gap)
         return proven if self.grad_norm is None else min(self.grad_norm, proven)
 
     @property
@@ -74,6 +130,13 @@ class Constants:
             sigma0=self.sigma0 * slope,
             gap=self.gap * value,
             grad_norm=None if self.grad_norm is None else self.grad_norm * slope,
+            mean_square=self.mean_square
+            and MeanSquare(
+                self.mean_square.L0 * slope / length,
+                self.mean_square.L1 / length,
+                self.mean_square.sigma0 * slope,
+                self.mean_square.sigma1,
+            ),
         )
 
     def to_dict(self) -> dict[str, Any]:

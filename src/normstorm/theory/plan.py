@@ -6,6 +6,8 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from normstorm._shared import validate
+
 from .certificates import MEANINGS, Bound
 from .constants import Constants
 
@@ -35,6 +37,8 @@ class Plan:
     bound         of the average of ||grad F(x_t)|| over t = 1..T
     terms         the summands of the bound
     free          the parameter that the proof left open (lam or share), fixed here; None if it has none
+    error, slope  P/T and Q: with the plan's confidence sum ||m_t - grad F(x_t)|| <= P + Q sum ||grad F(x_t)||, which
+                  `observed_bound` needs; None in expectation
     """
 
     constants: Constants
@@ -49,6 +53,8 @@ class Plan:
     bound: float
     terms: tuple[Term, ...]
     free: float | None = None
+    error: float | None = None
+    slope: float | None = None
 
     @property
     def beta(self) -> float:
@@ -59,17 +65,30 @@ class Plan:
         """K at the first step, K + k at each later one."""
         return sample_gradients(self.horizon, self.batch, self.sub_batch)
 
+    def observed_bound(self, mean_estimate_norm: float) -> float | None:
+        """A bound of the average of ||grad F(x_t)|| of one run from the mean of ||m_t|| over its steps.
+
+        It holds on the event of the plan's own bound, so that both hold together with the plan's confidence; None for
+        a plan in expectation, which says nothing of one run (docs/theory/observed.md).
+        """
+        mean = validate.number("observed_bound", "mean_estimate_norm", mean_estimate_norm, validate.NONNEGATIVE)
+        if self.error is None or self.slope is None:
+            return None
+        left = 1 - self.slope - 1e-13
+        return (mean + self.error) / left * (1 + 1e-11) if left > 0 else math.inf
+
     @property
     def guarantee(self) -> str:
         """The guarantee in one sentence."""
         bound = round_up(self.bound)
         over = f"over t = 1..{self.horizon}"
+        both = self.constants.mean_square is not None
         if self.confidence is None:
-            sense = self.constants.noise == "almost-sure"
-            assumptions = "3A and 4A" if sense else "3B and 4B"
+            sure = self.constants.noise == "almost-sure" and not both
+            assumptions = "3A and 4A" if sure else "3B and 4B"
             promise = f"In expectation, the average of ||grad F(x_t)|| {over} is at most {bound}"
         else:
-            assumptions = "3A and 4A"
+            assumptions = "3A, 4A, 3B and 4B" if both else "3A and 4A"
             promise = (
                 f"With probability at least {self.confidence!r}, the average of ||grad F(x_t)|| {over} is at most "
                 f"{bound}"
@@ -131,6 +150,8 @@ class Plan:
             "confidence": self.confidence,
             "rule": self.rule,
             "free": self.free,
+            "error": self.error,
+            "slope": self.slope,
             "constants": self.constants.to_dict(),
             "terms": [asdict(term) for term in self.terms],
             "notes": list(self.notes),
@@ -140,6 +161,13 @@ class Plan:
 def sample_gradients(T: int, K: int, k: int) -> int:
     """What Algorithm 1 asks: K at x_1, then K at x_t and k of the same samples at x_{t-1}."""
     return K + (T - 1) * (K + k)
+
+
+def mean_error(bound: Bound, T: int, unit: float, confidence: float | None) -> dict[str, float | None]:
+    """P/T in the caller's units and Q, where the bound's event is one of single runs."""
+    if confidence is None or bound.error is None or bound.slope is None or not math.isfinite(bound.error):
+        return {"error": None, "slope": None}
+    return {"error": float(bound.error) / T * unit * (1 + 1e-14), "slope": float(bound.slope)}
 
 
 def make_terms(bound: Bound, slope: float) -> tuple[Term, ...]:

@@ -56,7 +56,7 @@ def paper_high_probability(constants: Constants, T: int, delta: float) -> Parame
 
 def paper_expectation(constants: Constants, T: int, K: int, k: int) -> Parameters:
     """The theorem in expectation (assumptions 1, 2, 3B, 4B): K >= expectation_batch(sigma1), k in [1, K]."""
-    c, who = constants, "paper_expectation"
+    c, who = constants.in_mean_square, "paper_expectation"
     T, K = whole(who, "T", T), whole(who, "K", K)
     k = whole(who, "k", k, 1, K, "K")
     needed = expectation_batch(c.sigma1)

@@ -26,7 +26,7 @@ from normstorm.algorithms.geometries import norm
 
 from .. import loop
 from ..loop import Batch, ExecutionConfig
-from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, recorded
+from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, kahan, recorded
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
 Tree = Any
@@ -43,6 +43,8 @@ class Lanes(NamedTuple):
     state: State
     total: Any
     lost: Any
+    sizes: Any
+    shed: Any
     least: Any
     cost: Any
     diverged: Any
@@ -165,7 +167,7 @@ def advance(
     # The last row of what is kept is where a seed diverged.
     kept = jax.tree.map(lambda x, halt: _seeds_last(jnp.concatenate([x, halt[None]]), 1), saved.x, stats.halt)
     lanes = Lanes(
-        *jax.tree.map(_seeds_last, (batch.state, stats.total, stats.lost, stats.least, stats.cost)),
+        *jax.tree.map(_seeds_last, (batch.state, *stats[:5], stats.cost)),
         *jax.tree.map(_seeds_last, (stats.diverged, stats.best, stats.best_step, stats.best_x)),
     )
     start = lanes, stats.carry, kept, batch.recorder.records, batch.recorder.row, batch.t
@@ -192,8 +194,7 @@ def _seeds_first(leaf: jax.Array) -> jax.Array:
 def _stats(lanes: Lanes, carries: jax.Array, halt: Tree) -> RunningStats:
     """The statistics in their usual form."""
     best_x = jax.tree.map(_seeds_first, lanes.best_x)
-    summed, ended = (lanes.total, lanes.lost, lanes.least, lanes.cost), (lanes.best, lanes.best_step, best_x)
-    return RunningStats(*summed, carries, lanes.diverged, halt, *ended)
+    return RunningStats(*lanes[1:7], carries, lanes.diverged, halt, lanes.best, lanes.best_step, best_x)
 
 
 def _steps(
@@ -288,18 +289,19 @@ def _kernel(
 
 def _accounted(before: Lanes, taken: Taken, now: Any) -> tuple[Lanes, Any]:
     """The step's statistics, as `recording.updated` has them, and where it is the first with a number not finite."""
-    total, lost, least, cost, diverged, best, best_step = (part[()] for part in before[1:8])
+    total, lost, sizes, shed, least, cost, diverged, best, best_step = (part[()] for part in before[1:10])
     size, g = (part[()].astype(best.dtype) for part in (taken.size, taken.grad_norm))
     was, finite = diverged == 0, jnp.isfinite(size) & jnp.isfinite(g)
     alive = was & finite
-    added = jnp.where(alive, g, 0)
-    term = added - lost  # Kahan's sum: a plain one stops growing after some 10^7 steps
-    summed = total + term
+    total, lost = kahan(total, lost, jnp.where(alive, g, 0))
+    sizes, shed = kahan(sizes, shed, jnp.where(alive, size, 0))
     better = alive & (size < best)
     moved = Lanes(
         taken.state,
-        total=_one(summed),
-        lost=_one((summed - total) - term),
+        total=_one(total),
+        lost=_one(lost),
+        sizes=_one(sizes),
+        shed=_one(shed),
         least=_one(jnp.where(alive & (g < least), g, least)),
         cost=_one(cost + jnp.where(was, taken.cost[()], jnp.uint32(0))),
         diverged=_one(jnp.where(was & ~finite, now, diverged)),

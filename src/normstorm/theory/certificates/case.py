@@ -35,6 +35,8 @@ MEANINGS = {
     "drift": "changes of the noise level along the path",
     "confidence": "price of holding with the stated probability",
     "growth": "noise and curvature that grow with the gradient",
+    "start": "gradient norm of the first point",
+    "travel": "what the whole path can add to it",
 }
 
 
@@ -49,6 +51,11 @@ class Case:
     K: Array
     k: Array
     delta: float | None = None
+
+    @property
+    def mean(self) -> Constants:
+        """What holds in mean square, and of F: sizes of errors and descent use these, ranges `constants`."""
+        return self.constants.in_mean_square
 
     @cached_property
     def beta(self) -> Array:
@@ -86,7 +93,7 @@ class Case:
     @cached_property
     def deviation(self) -> tuple[Array, Array]:
         """(B0, B1): the conditional L2 norm of D_t is at most B0 + B1 g_t."""
-        c = self.constants
+        c = self.mean
         return self.norm(self.eta * c.L0, c.sigma0), self.norm(self.eta * c.L1, c.sigma1)
 
     @cached_property
@@ -100,14 +107,21 @@ class Case:
         """n1 >= ||grad f(x1) - grad F(x1)|| surely."""
         return self.constants.sigma0 + self.constants.sigma1 * self.constants.first_gradient
 
+    def first_square(self, g: float) -> Array:
+        """The mean square of the first gradient's error at gradient norm g: by 4B if that is given too, else by 4A."""
+        c = self.mean
+        slope = c.sigma1 * g
+        noise = c.sigma0 + slope if self.constants.mean_square is None else np.hypot(c.sigma0, slope)
+        return np.asarray(noise * noise / self.K)
+
     def gradient_bound(self, Delta: Array) -> Array:
-        c = self.constants
+        c = self.mean
         linear = c.L1 * Delta
         return linear + np.sqrt(linear * linear + 2 * c.L0 * Delta)
 
     def descent_parts(self) -> Parts:
         """The two terms that every certificate has: Delta_1 and eta^2 T L0/2."""
-        c = self.constants
+        c = self.mean
         return {
             "gap": np.asarray(c.gap, dtype=float),
             "curvature": self.eta * self.eta * self.T * (c.L0 / 2),
@@ -119,13 +133,16 @@ class Bound:
     """A proven bound of the mean of ||grad F(x_t)|| over t <= T, or infinity.
 
     value = (sum of parts) x scale, rounded up. `descent` is the A of the proofs: the share of each step's descent
-    that is left after the noise and curvature that grow with the gradient are paid for.
+    that is left after the noise and curvature that grow with the gradient are paid for. `error` and `slope` are P and
+    Q of the bound's event: sum ||eps_t|| <= P + Q sum g_t on it (docs/theory/observed.md); None where a proof has none.
     """
 
     value: Array
     parts: Parts
     scale: Array
     descent: Array
+    error: Array | None = None
+    slope: Array | None = None
 
     def __float__(self) -> float:
         return float(self.value)
@@ -194,7 +211,7 @@ def close_linear(case: Case, error: Parts, Q0: Array, Q1: Array | float = 0.0) -
         parts[name] = 2 * case.eta * part
     Delta = _total(parts) * (1 + TOTAL_RAISED)
     Q = Q0 + Q1 * case.gradient_bound(Delta)
-    return _divide(case, parts, Delta, 1 - case.eta * (case.constants.L1 / 2) - 2 * Q)
+    return _divide(case, parts, Delta, 1 - case.eta * (case.mean.L1 / 2) - 2 * Q, _total(error), Q)
 
 
 def close_sup(case: Case, error: Parts, factors: Callable[[Array], Parts], constant: bool) -> Bound:
@@ -213,10 +230,10 @@ def close_sup(case: Case, error: Parts, factors: Callable[[Array], Parts], const
 
     def refrozen(Delta: Array) -> Array:
         factor = 2 * case.eta * _total(factors(case.gradient_bound(Delta)))
-        return smallest_fixed_point(case.constants, base + factor * A0, factor * A1)
+        return smallest_fixed_point(case.mean, base + factor * A0, factor * A1)
 
     Delta = np.broadcast_to(base, np.broadcast_shapes(base.shape, A0.shape))
-    trial = proven = np.full(Delta.shape, np.inf)
+    trial = proven = noise = np.full(Delta.shape, np.inf)
     parts = fixed
     for slack in (TOTAL_RAISED, 1e-6) if constant else (1e-6, 1e-5, 1e-3):
         once = refrozen(Delta)
@@ -229,12 +246,14 @@ def close_sup(case: Case, error: Parts, factors: Callable[[Array], Parts], const
         G = case.gradient_bound(trial)
         used = factors(G)
         radius = 2 * case.eta * (A0 + A1 * G)
-        psi = base + _total(used) * radius
+        noise = _total(used) * radius
+        psi = base + noise
         proven = np.where(psi * (1 + DESCENT_LOWERED) <= trial, psi, np.inf)
         parts = fixed | {name: factor * radius for name, factor in used.items()}
         if np.all(np.isfinite(proven) | ~np.isfinite(Delta)):
             break
-    return _divide(case, parts, proven, 1 - case.eta * (case.constants.L1 / 2))
+    total = _total(error) + noise / (2 * case.eta)
+    return _divide(case, parts, proven, 1 - case.eta * (case.mean.L1 / 2), total, np.zeros(()))
 
 
 def _accelerated(start: Array, once: Array, twice: Array) -> Array:
@@ -268,12 +287,13 @@ def _total(parts: Parts) -> Array:
     return total
 
 
-def _divide(case: Case, parts: Parts, Delta: Array, descent: Array) -> Bound:
+def _divide(case: Case, parts: Parts, Delta: Array, descent: Array, error: Array, slope: Array) -> Bound:
     descent = descent - DESCENT_LOWERED
     proven = (descent > 0) & at_most_one(case.eta, case.constants.L1) & np.isfinite(Delta)
     scale = 1 / (np.where(proven, descent, 1.0) * case.eta * case.T)
     value = np.where(proven, Delta * scale * (1 + TOTAL_RAISED), np.inf)
-    return Bound(np.where(np.isnan(value), np.inf, value), parts, scale, descent)
+    error = np.where(proven, error * (1 + TOTAL_RAISED), np.inf)
+    return Bound(np.where(np.isnan(value), np.inf, value), parts, scale, descent, error, slope)
 
 
 def at_most_one(eta: Array, L1: float) -> npt.NDArray[np.bool_]:

@@ -7,6 +7,8 @@ import numpy as np
 from .case import Array, Bound, Case, close_linear, deterministic
 from .lyapunov import above, spread_of_rho, steady_error
 
+TERMS = 8  # of the sum in `expectation` that are added one by one
+
 
 def expectation(case: Case) -> Bound:
     """Conditioning backwards from each t, summed exactly (docs/theory/expectation.md#expectation)."""
@@ -39,7 +41,7 @@ def first_deviation(case: Case, g: float) -> Array:
 
     sqrt(sigma0^2 + sigma1^2 g^2) under 4B; constants declared almost sure (4A) only give sigma0 + sigma1 g.
     """
-    c = case.constants
+    c = case.mean
     slope = c.sigma1 * g
     noise = c.sigma0 + slope if c.noise == "almost-sure" else np.hypot(c.sigma0, slope)
     return np.asarray(noise / np.sqrt(case.K))
@@ -54,24 +56,29 @@ def _start(case: Case, g: float) -> Array:
 def _summed(case: Case, R1: Array, u: Array) -> Array:
     """An upper bound of the sum over j < T of f(j) = sqrt(u^2 + (R1^2 - u^2) beta^(2j)).
 
-    f is monotone, so integrals bound the sum; so does T f(T-1) where f increases. An integral is u X + (...)/gamma,
-    which cancels when gamma X is small; what the cancellation can lose is added back.
+    The first terms are summed as they are. f falls and is convex if R1 >= u, else it rises and is concave: integrals
+    from midpoint to midpoint, or by trapezoids, bound the others. An integral is u X + (...)/gamma, which cancels when
+    gamma X is small; what the cancellation can lose is added back.
     """
     rate = -np.log1p(-case.alpha)
 
-    def f(X: Array) -> Array:
+    def f(X: Array | float) -> Array:
         exponent = np.where(X == 0, 0.0, -2 * rate * X)
         return np.sqrt(u * u * -np.expm1(exponent) + R1 * R1 * np.exp(exponent))
 
-    def integral(X: Array) -> Array:
-        y = f(X)
-        fall = (R1 * R1 - u * u) * case.forgotten(2 * X) / np.maximum(R1 + y, 1e-300)
+    def integral(low: float, high: Array) -> Array:
+        top, y, X = f(low), f(high), high - low
+        fall = (top * top - u * u) * case.forgotten(2 * X) / np.maximum(top + y, 1e-300)
         log_part = u * np.log1p(fall / np.maximum(y + u, 1e-300))
         lost = u * X + (np.abs(fall) + np.abs(log_part)) / rate
         return u * X + (fall - log_part) / rate + 4e-15 * lost
 
     steps = case.T - 1
     one_by_one = R1 + steps * u
-    increasing = np.minimum(np.minimum(integral(case.T), case.T * f(steps)), one_by_one)
-    general = np.where(u <= R1, R1 + integral(steps), increasing)
-    return np.where(case.alpha == 1, one_by_one, general)
+    short = sum((np.where(j < case.T, f(j), 0.0) for j in range(TERMS)), start=np.zeros(()))
+    beyond = np.maximum(case.T, TERMS)
+    falling = short + integral(TERMS - 0.5, beyond - 0.5)
+    last = np.maximum(beyond - 1, TERMS)
+    rising = short + np.where(case.T > TERMS, integral(TERMS, last) + (f(TERMS) + f(last)) / 2, 0.0)
+    rising = np.minimum(np.minimum(rising, case.T * f(steps)), one_by_one)
+    return np.where(case.alpha == 1, one_by_one, np.where(u <= R1, falling, rising))

@@ -53,22 +53,20 @@ def adaptive_tangent(case: Case, lam: Array) -> Bound:
     """
     if case.constants.is_deterministic:
         return deterministic(case)
-    pieces = _pieces(case)
-    worst = kearns_saul(np.maximum(*(ratio(q, r) for r, q, _ in pieces)) ** 2)
-    proxies = [_proxy(case, worst * r * r, rest) for r, _, rest in pieces]
     A, (_, chi) = case.radius, _scales(case)
+    proxies = _proxies(case, least=1.0)
     return _tangent(case, lam, proxies, [(chi * A[0] / 4, chi * A[1] / 4), _smooth_square(case, chi)])
 
 
 def adaptive_convex(case: Case, lam: Array) -> Bound:
     """`adaptive_tangent` with the same ratios split by convexity, hence never above it.
 
-    sqrt(ks(r, q^2)) is convex and homogeneous in (r, q) for q/r in [1/2, 1], and R^2/c in (R, c): both are at most
+    sqrt(ks(r, q^2)) is convex and homogeneous in (r, q) for q/r in [1/4, 1], and R^2/c in (R, c): both are at most
     their value at a zero gradient plus g times their slope (docs/theory/lyapunov.md#adaptive_convex).
     """
     if case.constants.is_deterministic:
         return deterministic(case)
-    proxies = [_proxy(case, kearns_saul(ratio(q, r) ** 2) * r * r, rest) for r, q, rest in _pieces(case)]
+    proxies = _proxies(case, least=0.25)
     scale, chi = _scales(case)
     squares = [scale * A * ratio(A, B) / 4 for A, B in zip(case.radius, case.deviation, strict=True)]
     return _tangent(case, lam, proxies, [(squares[0], squares[1]), _smooth_square(case, chi)])
@@ -90,19 +88,25 @@ def _tangent(case: Case, lam: Array, proxies: list[Array], squares: list[tuple[A
     return _smaller(*bounds)
 
 
-def _pieces(case: Case) -> list[tuple[Array, Array, Array]]:
-    """(r, q, rest) at a zero gradient, then their slopes in g: sure and L2 radius of a piece i <= k, of one i > k."""
-    c = case.constants
-    pieces = []
-    for L, sigma in ((c.L0, c.sigma0), (c.L1, c.sigma1)):
-        rest = case.alpha * sigma / case.K
-        half = case.beta * case.eta * L / case.k
-        pieces.append((2 * half + rest, half + rest, rest))
-    return pieces
+def _proxies(case: Case, least: float) -> list[Array]:
+    """(p0, p1): the root of the proxy of D_t along a unit vector is at most p0 + p1 g_t."""
+    sure, mean = case.constants, case.mean
+    step, fresh = case.beta * case.eta / case.k, case.alpha / case.K
+    later = [(fresh * s, fresh * m) for s, m in ((sure.sigma0, mean.sigma0), (sure.sigma1, mean.sigma1))]
+    smooth = ((sure.L0, mean.L0), (sure.L1, mean.L1))
+    first = [(2 * step * L + r, step * M + q) for (L, M), (r, q) in zip(smooth, later, strict=True)]
+    squares = [_split(first, least), _split(later, least) if sure.mean_square else [r * r for r, _ in later]]
+    return [np.sqrt(case.k * a + (case.K - case.k) * b) for a, b in zip(*squares, strict=True)]
 
 
-def _proxy(case: Case, square: Array, rest: Array) -> Array:
-    return np.sqrt(case.k * square + (case.K - case.k) * rest * rest)
+def _split(pieces: list[tuple[Array, Array]], least: float) -> list[Array]:
+    """Squares of f0, f1 with r sqrt(ks(q^2/r^2)) <= f0 + f1 g, from (r, q) at a zero gradient and their slopes.
+
+    A ratio q/r below `least` is raised to it, or to the other ratio if that is smaller still.
+    """
+    ratios = [ratio(q, r) for r, q in pieces]
+    floor = np.minimum(np.maximum(*ratios), least)
+    return [r * r * kearns_saul(np.maximum(s, floor) ** 2) for (r, _), s in zip(pieces, ratios, strict=True)]
 
 
 def _scales(case: Case) -> tuple[Array, Array]:
@@ -120,7 +124,7 @@ def _smooth_square(case: Case, chi: Array) -> tuple[Array, Array]:
 
 def steady_error(case: Case, omega: float) -> tuple[Parts, Array]:
     """alpha times the parts of sum ||eps_t|| that no probability enters, and alpha times their slope in sum g_t."""
-    c = case.constants
+    c = case.mean
     B0, B1 = case.deviation
     q = spread_of_rho(case)
     root = np.sqrt(case.beta * (1 + case.alpha))
@@ -152,7 +156,7 @@ def _first_step_forms(case: Case, lam: Array, omega: float, g: float) -> tuple[A
     rho = q * (B0 + omega * B1 * g)
     start = q * omega * B1 * (g / 2)
     surely = above(n * n, rho)
-    in_mean = above(n * n / case.K, rho)
+    in_mean = above(case.first_square(g), rho)
     return (
         surely + start,
         in_mean + lam * n * n / (2 * case.K) + start,
@@ -185,10 +189,15 @@ def _per_weight(case: Case, error: Parts, Q0: Array, Q1: Array, weight: Array) -
 
 
 def _smaller(a: Bound, b: Bound) -> Bound:
-    first = a.value <= b.value
+    def pick(x: Array | None, y: Array | None) -> Array:
+        assert x is not None and y is not None
+        return np.where(a.value <= b.value, x, y)
+
     return Bound(
-        np.where(first, a.value, b.value),
-        {name: np.where(first, a.parts[name], b.parts[name]) for name in a.parts},
-        np.where(first, a.scale, b.scale),
-        np.where(first, a.descent, b.descent),
+        pick(a.value, b.value),
+        {name: pick(a.parts[name], b.parts[name]) for name in a.parts},
+        pick(a.scale, b.scale),
+        pick(a.descent, b.descent),
+        pick(a.error, b.error),
+        pick(a.slope, b.slope),
     )

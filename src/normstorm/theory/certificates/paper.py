@@ -7,9 +7,12 @@ Departures: none.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from .case import TOTAL_RAISED, Bound, Case, Parts
+from .suprema import union
 
 
 def paper(case: Case) -> Bound:
@@ -34,17 +37,19 @@ def paper(case: Case) -> Bound:
         & (16 * eta * T * c.sigma1 * c.L1 * shrink <= 0.25 * tolerance)
         & (eta * c.L1 <= 1)
     )
-    return _average(case, parts, admissible)
+    # `union` bounds the same errors on the same event, and never by more.
+    errors = union(case)
+    return replace(_average(case, parts, admissible), error=errors.error, slope=errors.slope)
 
 
 def paper_expectation(case: Case) -> Bound:
     """2 Delta_1/(eta T) + (1 + 4 sqrt 2/sqrt(k alpha)) eta L0 + 4 n1/(alpha sqrt(K) T) + 4 sqrt(alpha/K) sigma0."""
-    c = case.constants
+    c = case.mean
     eta, T, alpha = case.eta, case.T, case.alpha
     parts = {
         "gap": np.asarray(2 * c.gap),
         "curvature": (1 + 4 * np.sqrt(2 / (case.k * alpha))) * eta**2 * T * c.L0,
-        "first gradient": 4 * eta * case.first_noise / (alpha * np.sqrt(case.K)),
+        "first gradient": 4 * eta * (c.sigma0 + c.sigma1 * c.first_gradient) / (alpha * np.sqrt(case.K)),
         "noise": 4 * eta * T * c.sigma0 * np.sqrt(alpha / case.K),
     }
     tolerance = 1 + 1e-12

@@ -1,4 +1,4 @@
-"""High probability through the supremum of the gradient norm: union, ville, ville2; and almost surely: sure.
+"""High probability through the supremum of the gradient norm: union, ville, ville2; and almost surely: sure, start.
 
 On {g_s <= G for all s} the increments D_s of the estimator's error are bounded, and the sum of the errors' norms is
 at most S(G); the loop is closed by a Delta with Psi(Delta) <= Delta. Statements and proofs:
@@ -9,7 +9,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from .case import Array, Bound, Case, Parts, close_linear, close_sup, deterministic, ratio
+from .case import (
+    TOTAL_RAISED,
+    Array,
+    Bound,
+    Case,
+    Parts,
+    at_most_one,
+    close_linear,
+    close_sup,
+    deterministic,
+    ratio,
+)
 
 
 def union(case: Case) -> Bound:
@@ -51,12 +62,13 @@ def ville2(case: Case, share: Array) -> Bound:
 
     def factors(G: Array) -> Parts:
         z, n, radius = _pieces(case, G)
-        mean = np.minimum(ratio(case.norm(z / 2, n), radius) ** 2, 1.0)
+        change, noise = _in_mean_square(case, G)
+        mean = np.minimum(ratio(case.norm(change, noise), radius) ** 2, 1.0)
         squares = bernoulli_mean(mean, _second_log(case, share) / np.maximum(steps, 1))
-        rest = case.alpha * n / case.K
-        r, q = case.beta * z / case.k + rest, case.beta * z / (2 * case.k) + rest
-        piece = kearns_saul(ratio(q, r) ** 2) * r * r
-        proxy = (case.k * piece + (case.K - case.k) * rest * rest) / np.where(radius > 0, radius, 1.0) ** 2
+        rest, quiet = case.alpha * n / case.K, case.alpha * noise / case.K
+        r, q = case.beta * z / case.k + rest, case.beta * change / case.k + quiet
+        first, later = (kearns_saul(ratio(b, a) ** 2) * a * a for a, b in ((r, q), (rest, quiet)))
+        proxy = (case.k * first + (case.K - case.k) * later) / np.where(radius > 0, radius, 1.0) ** 2
         return _split_factor(case, steps, squares, proxy, share)
 
     # A case with T = 1 has no factor at all: the first gradient is the whole error.
@@ -71,6 +83,17 @@ def sure(case: Case) -> Bound:
     memory = case.forgotten(case.T - 1) / case.alpha
     error = _first_gradient(case) | {"noise": (case.T - 1) * A0 * memory}
     return close_linear(case, error, A1 * memory)
+
+
+def start(case: Case) -> Bound:
+    """g_1 and what a path of T - 1 steps can add to it, surely (docs/theory/lyapunov.md#start)."""
+    c, g1 = case.mean, case.constants.first_gradient
+    slope, steps = c.L0 + c.L1 * g1, case.T - 1
+    compound = np.exp(np.maximum(steps - 1, 0) * np.log1p(case.eta * c.L1))
+    travel = case.eta * steps * slope / 2 * compound if slope > 0 else np.zeros(np.shape(case.eta))
+    parts = {"start": np.asarray(g1), "travel": travel}
+    value = np.where(at_most_one(case.eta, case.constants.L1), (g1 + travel) * (1 + TOTAL_RAISED), np.inf)
+    return Bound(value, parts, np.ones(value.shape), np.ones(value.shape))
 
 
 def kearns_saul(ratio: Array) -> Array:
@@ -138,6 +161,13 @@ def _pieces(case: Case, G: Array) -> tuple[Array, Array, Array]:
     z = 2 * case.eta * (c.L0 + c.L1 * G)
     n = c.sigma0 + c.sigma1 * G
     return z, n, case.beta * z + case.alpha * n
+
+
+def _in_mean_square(case: Case, G: Array) -> tuple[Array, Array]:
+    """L2 norms of a gradient difference and of a gradient's noise at gradient norm G."""
+    c = case.mean
+    noise = c.sigma0 + c.sigma1 * G if case.constants.mean_square is None else np.hypot(c.sigma0, c.sigma1 * G)
+    return case.eta * (c.L0 + c.L1 * G), noise
 
 
 def _second_log(case: Case, share: Array) -> Array:

@@ -12,9 +12,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from .solver import Answer, Solver, Triple
+from .solver import Answer, Solver, Triple, close
 
 MAX_HORIZON = 10**18
+TRIED = 4  # points of the lattice that are looked at more closely
+HOPEFUL, CLOSE = 1.3, 1.03  # how near the best one a certificate must come to be looked at, and to be followed
 
 
 class Allocator:
@@ -63,7 +65,7 @@ class Allocator:
     def _coarse(self, budget: int) -> Answer:
         """The best of a coarse grid over everything: a bound somewhat too large, found quickly."""
         triples = self._lattice(budget)
-        values = self.solver.coarse(triples)
+        values = np.min(self.solver.grids(triples), axis=0)
         at = int(values.argmin())
         return Answer(triples[at], self.solver.pool[0], np.zeros(3), float(values[at]))
 
@@ -81,23 +83,46 @@ class Allocator:
         return min(answer, self.solver.solve([answer.triple])[0], key=lambda a: a.value)
 
     def _best_batches(self, budget: int, near: Answer | None) -> Answer:
-        """The best (K, k) at a budget, from a lattice or from an answer at another budget."""
+        """The best (K, k) at a budget, from a lattice or from an answer at another budget.
+
+        Certificates have valleys of their own, one with small batches, another with large ones. The best point of the
+        lattice goes down with all that are close there; one that is close elsewhere goes down alone, from there.
+        """
         start = None
         if near is not None and math.isfinite(near.value):
             start = self._of_batch(budget, near.triple.K, near.triple.k)
-        if start is None:
-            triples = self._lattice(budget)
-            order = np.argsort(self.solver.coarse(triples), kind="stable")[:4]
-            start = min(self.solver.solve([triples[i] for i in order]), key=lambda a: a.value).triple
-        contenders = self.solver.contenders(start)
+        valleys = self._valleys(budget) if start is None else [self.solver.contenders(start)]
+        best = self._descended(budget, valleys[0])
+        for other in valleys[1:]:
+            found = self._descended(budget, other, best.value)
+            best = min(best, found, key=lambda a: a.value)
+        return best
+
+    def _valleys(self, budget: int) -> list[list[Answer]]:
+        """What is close to the best at the best point of the lattice, then what is close at another point."""
+        triples = self._lattice(budget)
+        grids = self.solver.grids(triples)
+        least = np.min(grids, axis=0)
+        own = [int(grid.argmin()) for grid in grids if grid.min() <= HOPEFUL * least.min()]
+        tried = {*np.argsort(least, kind="stable")[:TRIED].tolist(), *own}
+        each = self.solver.each([triples[i] for i in sorted(tried)], tolerance=1e-3)
+        lowest = sorted((min(answers, key=lambda a: a.value) for answers in each), key=lambda a: a.value)
+        start = lowest[0].triple
+        here = (answer for answers in each for answer in answers if answer.triple == start)
+        return [close(here, CLOSE), *([a] for a in close(lowest, CLOSE) if a.triple != start)]
+
+    def _descended(self, budget: int, near: list[Answer], rival: float = math.inf) -> Answer:
+        """From neighbour to neighbour, first far ones, then near ones; given up where a rival is far ahead."""
         for ratio, most in ((2.0, 64), (1.4, 8), (1.2, 8), (1.1, 4), (1.0, 4)):
             for _ in range(most):
-                best = contenders[0]
-                better = min(self._around(contenders, ratio, budget), key=lambda a: a.value, default=best)
+                best = near[0]
+                better = min(self._around(near, ratio, budget), key=lambda a: a.value, default=best)
                 if better.value >= best.value * (1 - 1e-9):
                     break
-                contenders = _updated(contenders, better)
-        return contenders[0]
+                near = _updated(near, better)
+            if near[0].value > rival * (1 + (ratio - 1) / 100):
+                break
+        return near[0]
 
     def _around(self, near: list[Answer], ratio: float, budget: int) -> list[Answer]:
         """Answers at the neighbours of (K, k), or of (T, k) in a run with fewer steps than samples a step."""

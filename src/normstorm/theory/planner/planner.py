@@ -13,7 +13,7 @@ from .. import rules
 from ..anytime_plan import AnytimePlan
 from ..certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
 from ..constants import Constants
-from ..plan import DEFAULT_CONFIDENCE, Plan, make_terms, round_up
+from ..plan import DEFAULT_CONFIDENCE, Plan, make_terms, mean_error, round_up
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .anytime import anytime_plan
 from .solver import Answer, Solver, Triple, natural_units
@@ -66,7 +66,8 @@ def plan(
     """The parameters with the smallest proven bound of the average gradient norm.
 
     Give exactly one of
-    target   the bound to reach: the plan with the fewest sample gradients over T, K and k
+    target   the bound to reach: the plan with the fewest sample gradients over T, K and k; one step if x1 is known to
+             reach it
     horizon  the number T of steps; K = k = 1 unless batch or sub_batch say otherwise (k = K if only batch is given)
     budget   the sample gradients to spend, K + (T-1)(K+k): the smallest bound over T, K and k
 
@@ -116,10 +117,14 @@ def plan(
             answer = allocator.for_budget(budget)
         else:
             assert target is not None
+            if certificate is None and constants.first_gradient <= target:
+                # The start is good enough, and one step the fewest.
+                answer = solver.solve([Triple(1, allocator.smallest_budget, sub_batch or 1)])[0]
+                return _sharp_plan(constants, solver, answer, confidence, chosen=False)
             # Raising by an ulp on the way back to the caller's units must not step over the target.
             answer = allocator.for_target(target / solver.slope * (1 - 1e-14))
     _check_reached(answer.value * solver.slope, target, horizon, budget, certificate)
-    return _sharp_plan(constants, solver, answer, confidence)
+    return _sharp_plan(constants, solver, answer, confidence, chosen=certificate is not None)
 
 
 def other_rule(found: Plan, **question: Any) -> dict[str, Any]:
@@ -150,23 +155,32 @@ def one_horizon_plans(found: AnytimePlan) -> dict[str, Any]:
     return {"rule": "sharp", "at": "the same sample gradients", "rows": rows}
 
 
-def _sharp_plan(constants: Constants, solver: Solver, answer: Answer, confidence: float | None) -> Plan:
-    bound, alpha, eta, free = solver.bound(answer)
+def _sharp_plan(constants: Constants, solver: Solver, answer: Answer, confidence: float | None, chosen: bool) -> Plan:
+    """The plan at an answer; if its certificate was not `chosen` by the caller, the trivial one may lower its bound."""
+    found, alpha, eta, free = solver.bound(answer)
+    name, bound = answer.certificate, found
+    if not chosen:
+        trivial = solver.trivial(answer.triple, alpha, eta)
+        name, bound = trivial if float(trivial[1]) < float(found) else (name, bound)
     if free is not None and CATALOGUE[answer.certificate].free == "lam":
         free /= solver.slope
+    # A run of one step has the first gradient as its average: no arithmetic stands between the two.
+    only_start = name != answer.certificate and answer.triple.T == 1
+    value = constants.first_gradient if only_start else float(bound) * solver.slope * (1 + 1e-15)
     return Plan(
         constants=constants,
         rule="sharp",
-        certificate=answer.certificate,
+        certificate=name,
         horizon=answer.triple.T,
         alpha=alpha,
         eta=eta / solver.length,
         batch=answer.triple.K,
         sub_batch=answer.triple.k,
         confidence=confidence,
-        bound=float(bound) * solver.slope * (1 + 1e-15),
+        bound=value,
         terms=make_terms(bound, solver.slope),
-        free=free,
+        free=free if name == answer.certificate else None,
+        **mean_error(found, answer.triple.T, solver.slope, confidence),
     )
 
 
@@ -181,7 +195,7 @@ def _paper_plan(
     sub_batch: int | None,
 ) -> Plan:
     """The paper's parameters and explicit bound; with a target its corollaries' T_eps."""
-    needed = 1 if delta is not None else rules.expectation_batch(constants.sigma1)
+    needed = 1 if delta is not None else rules.expectation_batch(constants.in_mean_square.sigma1)
     K = batch if batch is not None else max(needed, sub_batch or 1)
     k = sub_batch if sub_batch is not None else K
     if needed > K:
@@ -215,6 +229,7 @@ def _paper_plan(
             confidence=confidence,
             bound=float(bound) * slope * (1 + 1e-15),
             terms=make_terms(bound, slope),
+            **mean_error(bound, T, slope, confidence),
         )
 
     if horizon is not None:
