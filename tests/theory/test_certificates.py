@@ -256,6 +256,19 @@ def test_terms_add_up_to_the_value(name):
     assert seen > 30
 
 
+def test_expectation_sums_short_runs_exactly():
+    """Against the sum of the proof, term by term: equal up to T = 8, and close for longer runs (4e-3 at worst)."""
+    c = Constants(1, 0, 1, 0, 1, 1)
+    for T in (1, 2, 6, 8, 9, 30, 400):
+        for alpha, eta in ((0.9, 0.3), (0.4, 0.3), (0.05, 0.05), (0.4, 1.5), (1e-3, 0.5)):
+            beta = 1 - alpha
+            u2 = (beta**2 * eta**2 + 2 * beta * alpha * eta + alpha**2) / (1 - beta**2)
+            P = math.fsum(math.sqrt(u2 + (1 - u2) * beta ** (2 * j)) for j in range(T))
+            truth = (1 + eta**2 * T / 2 + 2 * eta * P) / (eta * T)
+            ratio = float(bound("expectation", c, T=T, alpha=alpha, eta=eta)) / truth
+            assert 1 <= ratio < 1 + (1e-9 if T <= 8 else 4e-3), (T, alpha, eta)
+
+
 def test_adaptive_convex_never_exceeds_adaptive_tangent():
     rng = np.random.default_rng(6)
     ratios = []
