@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -96,6 +97,19 @@ def test_constants_from_a_file_and_flags_above_it(run) -> None:
     assert json.loads(out)["constants"] == PROBLEM.to_dict()
     _, out, _ = run("plan", *question, "--gap", 2, "--noise", "almost-sure")
     assert json.loads(out)["constants"] == PROBLEM.to_dict() | {"gap": 2, "noise": "almost-sure"}
+
+
+def test_constants_in_mean_square_from_a_flag_or_a_file(run) -> None:
+    both = replace(PROBLEM, mean_square=(0.5, 0, 0.25, 0)).to_dict()
+    _, out, _ = run("plan", *FLAGS, "--mean-square", "0.5,0,0.25,0", "--horizon", 100, "--json")
+    assert json.loads(out)["constants"] == both
+    lines = [f"{name} = {value}" for name, value in CONSTANTS.items()]
+    Path("known.toml").write_text("\n".join([*lines, "mean-square = [0.5, 0, 0.25, 0]"]), encoding="utf-8")
+    _, out, _ = run("plan", "--constants", "known.toml", "--horizon", 100, "--json")
+    assert json.loads(out)["constants"] == both
+    for words, reason in (("2,0,1,0", "no number above the almost-sure one; got L0=2.0"), ("1,2", "a MeanSquare of")):
+        code, _, err = run("plan", *FLAGS, "--mean-square", words, "--horizon", 100)
+        assert code == 2 and reason in err
 
 
 @pytest.mark.parametrize("suffix", ["html", "svg"])

@@ -91,6 +91,7 @@ def test_json_is_the_run(run, report: RunReport) -> None:
     paper = plan(constants, target=0.5, confidence=0.95, rule="paper")
     assert (compared["rule"], compared["at"], compared["bound"]) == ("paper", "the same target", paper.bound)
     assert found["observed"]["seeds"] == 4 and found["observed"]["mean_grad_norm"].keys() == OBSERVED
+    assert found["observed_bound"]["bound"] >= found["observed"]["mean_grad_norm"]["median"] * 0.5
     assert found["precision"]["dtype"] == "float64" and found["precision"]["adequate"] is True
     assert found["certificate"]["confidence"] == 0.95 and found["certificate"]["samples"] == 200
     assert found["sample_gradients"] == found["plan"]["sample_gradients"] + 8 * 200
@@ -116,7 +117,8 @@ def test_table(run, report: RunReport) -> None:
     shown = " ".join(out.split())
     result = report.result
     assert (code, err) == (0, "")
-    for sentence in (result.plan.guarantee, result.certificate.guarantee, result.promise, "Defaults: choose."):
+    follows = result.observed_bound()["statement"]
+    for sentence in (result.plan.guarantee, result.certificate.guarantee, result.promise, follows, "Defaults: choose."):
         assert sentence in shown
     assert f"maximum {round_up(report.observed['mean_grad_norm']['max'])} {round_up(result.plan.bound)}" in shown
     assert "violations 0 of 4" in shown and f"the returned point {result.sample_gradients:,}" in shown

@@ -217,3 +217,22 @@ def test_adversaries_and_designs_are_samples() -> None:
         assert set(np.asarray(j)) <= set(range(problem.dim)) and phi.shape == j.shape
         assert np.allclose(np.linalg.norm(v, axis=1), 1)
     assert len(stated(problem)[0]) == 3
+
+
+@pytest.mark.parametrize("name", ["quadratic", "least-squares", "dro-chi2"])
+def test_almost_sure_constants_carry_those_in_mean_square(name: str) -> None:
+    problem = get(name)
+    sure, mean = problem.constants(), problem.constants(None, "mean-square")
+    assert sure.in_mean_square == mean and sure.mean_square is not None and mean.mean_square is None
+
+
+def test_numbers_that_are_larger_in_mean_square_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    """3A is 3B with the same numbers, whole pairs at a time; 4A is not 4B."""
+    problem = get("quadratic")
+    smooth = {"almost-sure": (3.0, 2.0), "mean-square": (1.0, 2.5)}
+    monkeypatch.setattr(type(problem), "smoothness", lambda self, sense: smooth[sense])
+    found = problem.constants()
+    assert (found.mean_square.L0, found.mean_square.L1) == (found.L0, found.L1)
+    noise = {"almost-sure": (3.0, 2.0), "mean-square": (1.0, 2.5)}
+    monkeypatch.setattr(type(problem), "deviation", lambda self, sense: noise[sense])
+    assert problem.constants().mean_square is None

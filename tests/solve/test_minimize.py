@@ -19,6 +19,7 @@ from normstorm import Constants, certify, minimize, plan
 from normstorm.problems import from_loss, load
 from normstorm.solve import CANDIDATES, CHOICES, Result, fingerprint
 from normstorm.solve.minimize import _promise
+from normstorm.theory.plan import round_up
 
 PLAN = plan(own.KNOWN, horizon=400, batch=2, sub_batch=1, confidence=0.9)
 CENTRE = own.ROWS.mean(axis=0)
@@ -191,6 +192,22 @@ def test_observed_counts_diverged_seeds_as_violations() -> None:
     seen = replace(found, trace=trace).observed()
     assert (seen["seeds"], seen["diverged"], seen["violations"]) == (3, 1, 1)
     assert seen["mean_grad_norm"] == {"median": PLAN.bound, "q95": np.inf, "q99": np.inf, "max": np.inf}
+
+
+def test_the_bound_from_the_estimates_of_each_seed() -> None:
+    """Above the observed average in every seed; a seed that diverged has none, nor has a plan in expectation."""
+    found = solve(seeds=3)
+    bounds = found.observed_bounds
+    exact = [PLAN.observed_bound(mean) for mean in found.trace.mean_estimate_norm]
+    np.testing.assert_allclose(bounds, exact, rtol=1e-12)
+    assert np.all(bounds >= exact) and np.all(found.trace.mean_grad_norm <= bounds)
+    said = found.observed_bound()
+    assert (said["bound"], said["max"]) == (bounds[0], bounds.max())
+    assert f"is at most {round_up(bounds[0])}" in said["statement"] and "at least 0.9," in said["statement"]
+    broken = replace(found.trace, mean_estimate_norm=np.array([0.1, np.inf, 0.2]))
+    assert np.isinf(replace(found, trace=broken).observed_bounds).tolist() == [False, True, False]
+    in_mean = replace(found, plan=plan(own.KNOWN, horizon=400, confidence=None))
+    assert in_mean.observed_bounds is None and in_mean.observed_bound() is None
 
 
 def test_target_and_budget_make_the_plan() -> None:
