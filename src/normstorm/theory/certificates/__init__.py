@@ -17,7 +17,7 @@ from .case import MEANINGS, Array, Bound, Case, finite_numbers, make_case
 from .expectation import expectation, expectation_adaptive
 from .lyapunov import adaptive, adaptive_convex, adaptive_tangent, lyapunov
 from .paper import paper, paper_expectation
-from .suprema import start, sure, union, ville, ville2
+from .suprema import from_start, sure, union, ville, ville2
 
 __all__ = ["CATALOGUE", "MEANINGS", "Bound", "Case", "Certificate", "bound", "make_case"]
 
@@ -60,11 +60,11 @@ CATALOGUE = {
         Certificate("adaptive_tangent", HIGH_PROBABILITY, adaptive_tangent, "lam"),
         Certificate("adaptive_convex", HIGH_PROBABILITY, adaptive_convex, "lam"),
         Certificate("sure", HIGH_PROBABILITY, sure),
-        Certificate("start", HIGH_PROBABILITY, start),
+        Certificate("start", HIGH_PROBABILITY, from_start),
         Certificate("paper_expectation", EXPECTATION, paper_expectation),
         Certificate("expectation", EXPECTATION, expectation),
         Certificate("expectation_adaptive", EXPECTATION, expectation_adaptive),
-        Certificate("start_expectation", EXPECTATION, start),
+        Certificate("start_expectation", EXPECTATION, from_start),
     )
 }
 

@@ -85,7 +85,7 @@ def sure(case: Case) -> Bound:
     return close_linear(case, error, A1 * memory)
 
 
-def start(case: Case) -> Bound:
+def from_start(case: Case) -> Bound:
     """g_1 and what a path of T - 1 steps can add to it, surely (docs/theory/lyapunov.md#start)."""
     c, g1 = case.mean, case.constants.first_gradient
     slope, steps = c.L0 + c.L1 * g1, case.T - 1

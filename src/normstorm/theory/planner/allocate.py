@@ -16,7 +16,7 @@ from .solver import Answer, Solver, Triple, close
 
 MAX_HORIZON = 10**18
 TRIED = 4  # points of the lattice that are looked at more closely
-HOPEFUL, CLOSE = 1.3, 1.03  # how near the best one a certificate must come to be looked at, and to be followed
+HOPEFUL, CLOSE = 1.6, 1.06  # how near the best one a certificate must come to be looked at, and to be followed
 
 
 class Allocator:
@@ -109,7 +109,7 @@ class Allocator:
         lowest = sorted((min(answers, key=lambda a: a.value) for answers in each), key=lambda a: a.value)
         start = lowest[0].triple
         here = (answer for answers in each for answer in answers if answer.triple == start)
-        return [close(here, CLOSE), *([a] for a in close(lowest, CLOSE) if a.triple != start)]
+        return [close(here, 1.03), *([a] for a in close(lowest, CLOSE) if a.triple != start)]
 
     def _descended(self, budget: int, near: list[Answer], rival: float = math.inf) -> Answer:
         """From neighbour to neighbour, first far ones, then near ones; given up where a rival is far ahead."""
@@ -120,7 +120,7 @@ class Allocator:
                 if better.value >= best.value * (1 - 1e-9):
                     break
                 near = _updated(near, better)
-            if near[0].value > rival * (1 + (ratio - 1) / 100):
+            if near[0].value > rival * (1 + (ratio - 1) / 50):
                 break
         return near[0]
 
