@@ -264,11 +264,12 @@ class Execution:
             return low.astype(np.int64) + (high.astype(np.int64) << 32)
 
         stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
-        shown = self.schedule.record_steps.size
+        reached = int(host[0].t)
+        shown = int(np.sum(self.schedule.record_steps <= reached))
         records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
         diverged, every = stats.diverged > 0, np.arange(n)
-        stopped, reached = self.stopped_at(state), int(host[0].t)
+        stopped = self.stopped_at(state)
         if reached < self.steps:  # all seeds have ended: what was to be saved later is where they stand
             here = jax.tree.map(np.asarray, jax.vmap(self.algorithm.point)(state))
             saved = jax.tree.map(lambda kept, x: _where(self.picks > reached, x[:, None], kept), saved, here)
@@ -276,7 +277,9 @@ class Execution:
         average = self.config.average
 
         def mean(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
-            return np.where(diverged, np.inf, (total.astype(np.float64) - lost) / np.where(stopped, stopped, self.steps))
+            return np.where(
+                diverged, np.inf, (total.astype(np.float64) - lost) / np.where(stopped, stopped, self.steps)
+            )
 
         return Trace(
             algorithm=self.algorithm.name,
@@ -290,7 +293,7 @@ class Execution:
             mean_estimate_norm=mean(stats.sizes, stats.shed),
             min_grad_norm=stats.least if average else np.full(n, np.nan),
             cost=count(stats.cost, stats.carry),
-            record_steps=self.schedule.record_steps,
+            record_steps=self.schedule.record_steps[:shown],
             grad_norm=records.grad_norm,
             running_mean=records.mean,
             value=records.value,

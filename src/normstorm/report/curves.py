@@ -6,13 +6,14 @@ A diverged seed counts as infinite in every quantile: it is never dropped, and a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
 import numpy as np
 
 from normstorm.engine.results import Trace
-from normstorm.theory.plan import Plan, round_up
+from normstorm.theory.plan import round_up
 
 BLUE, ORANGE, RED, GREY = "#3f8fd6", "#d9793b", "#cc4b42", "#888888"
 HEIGHT = 320
@@ -20,31 +21,31 @@ CLOSE = 0.05  # lines nearer than this share of the bound are one line with two 
 NOW, MEAN = "||grad F(x_t)||", "its average over steps 1..t"
 
 
-def gradient_chart(trace: Trace, plan: Plan, target: float | None) -> alt.LayerChart:
-    """||grad F(x_t)|| and its running average, with the bound of the plan and the target as lines."""
-    cost = costs(trace, plan)
+def gradient_chart(trace: Trace, bound: float, source: str, target: float | None) -> alt.LayerChart:
+    """||grad F(x_t)|| and its running average, with a bound ("proven", say) and the target as lines."""
+    cost = costs(trace)
     rows = [*band(cost, trace.grad_norm, NOW), *band(cost, trace.running_mean, MEAN)]
-    label = f"proven bound {round_up(plan.bound)}"
+    label = f"{source} bound {round_up(bound)}"
     lines = []
-    if target is not None and abs(target - plan.bound) < CLOSE * plan.bound:
+    if target is not None and abs(target - bound) < CLOSE * bound:
         label += f", target {target:g}"
     elif target is not None:
         lines = [{"y": target, "label": f"target {target:g}", "colour": GREY}]
-    lines.append({"y": plan.bound, "label": label, "colour": RED})
+    lines.append({"y": bound, "label": label, "colour": RED})
     return _chart(rows, lines, "gradient norm", {NOW: BLUE, MEAN: ORANGE})
 
 
-def value_chart(trace: Trace, plan: Plan, infimum: float | None, kind: str) -> alt.LayerChart:
+def value_chart(trace: Trace, infimum: float | None, kind: str) -> alt.LayerChart:
     """F(x_t) minus what is known of its infimum."""
     title = "F(x_t)" if infimum is None else f"F(x_t) - {'F*' if kind == 'exact' else kind + ' of F'}"
     values = trace.value if infimum is None else trace.value - infimum
-    return _chart([*band(costs(trace, plan), values, title)], [], title, {title: BLUE})
+    return _chart([*band(costs(trace), values, title)], [], title, {title: BLUE})
 
 
-def error_chart(trace: Trace, plan: Plan) -> alt.LayerChart:
+def error_chart(trace: Trace) -> alt.LayerChart:
     """||m_t - grad F(x_t)||, the error of the estimate that a step follows."""
     title = "||m_t - grad F(x_t)||"
-    return _chart([*band(costs(trace, plan), trace.error, title)], [], title, {title: ORANGE})
+    return _chart([*band(costs(trace), trace.error, title)], [], title, {title: ORANGE})
 
 
 def lines(given: Mapping[str, Any]) -> alt.Chart:
@@ -68,10 +69,19 @@ def _usable(kind: str, values: Sequence[float]) -> Any:
     return kind if all(value > 0 for value in values) else "linear"
 
 
-def costs(trace: Trace, plan: Plan) -> np.ndarray:
-    """Sample gradients of steps 1..t at the recorded t, the same for every seed."""
-    found: np.ndarray = plan.batch + (trace.record_steps - 1) * (plan.batch + plan.sub_batch)
+def costs(trace: Trace) -> np.ndarray:
+    """Sample gradients of steps 1..t at the recorded t, the same for every seed that is not over."""
+    found: np.ndarray = trace.record_cost.max(0)
     return found
+
+
+def while_all_run(trace: Trace) -> Trace:
+    """The records until the first seed was ended by its observer."""
+    ended = trace.stopped_at[trace.stopped_at > 0]
+    shown = trace.record_steps <= (ended.min() if ended.size else trace.steps)
+    names = ("grad_norm", "running_mean", "value", "error", "record_cost")
+    cut = {name: getattr(trace, name)[:, shown] for name in names}
+    return replace(trace, record_steps=trace.record_steps[shown], **cut)
 
 
 def band(cost: np.ndarray, values: np.ndarray, series: str) -> Iterator[dict[str, Any]]:

@@ -39,7 +39,7 @@ def page(found: RunReport) -> str:
         precision_adequate=result.precision.adequate,
         precision_statement=result.precision.statement,
         tiles=_tiles(found),
-        last_step=f"{result.plan.horizon:,}",
+        last_step=f"{result.trajectory.steps:,}",
         observed=observed_rows(found),
         diverged=lost[:MOST_LISTED],
         more_diverged=f"{len(lost) - MOST_LISTED:,}" if len(lost) > MOST_LISTED else "",
@@ -56,11 +56,12 @@ def page(found: RunReport) -> str:
 
 def summary(found: RunReport) -> str:
     """One paragraph in words."""
-    plan, certificate, seen = found.result.plan, found.result.certificate, found.observed
+    certificate, seen = found.result.certificate, found.observed
+    method = "Normalized STORM" if found.result.stop == "plan" else found.result.trace.algorithm
     parts = [
-        f"Normalized STORM on {found.request.problem}: {found.description}, {found.dimension:,} unknowns, "
-        f"{seen['seeds']:,} seeds of {plan.horizon:,} steps in {found.seconds:.1f} seconds.",
-        plan.guarantee,
+        f"{method} on {found.request.problem}: {found.description}, {found.dimension:,} unknowns, "
+        f"{seen['seeds']:,} seeds of {found.result.trajectory.steps:,} steps in {found.seconds:.1f} seconds.",
+        found.promise,
     ]
     if found.problem.is_exact:
         largest = seen["mean_grad_norm"]["max"]
@@ -76,7 +77,7 @@ def summary(found: RunReport) -> str:
 
 def _tiles(found: RunReport) -> list[tuple[str, str]]:
     plan, seen = found.result.plan, found.observed
-    tiles = [("proven bound of the average", round_up(plan.bound))]
+    tiles = [("proven bound of the average", round_up(plan.bound))] if found.result.stop == "plan" else []
     if follows := found.result.observed_bound():
         tiles.append(("bound from this run's estimates", round_up(follows["bound"])))
     if found.problem.is_exact:
@@ -91,7 +92,7 @@ def _tiles(found: RunReport) -> list[tuple[str, str]]:
 
 def observed_rows(found: RunReport) -> list[Row]:
     plan, seen = found.result.plan, found.observed
-    promise = f"at most {round_up(plan.bound)}"
+    promise = f"at most {round_up(found.result.bound)}"
     diverged = f"{seen['diverged']:,} of {seen['seeds']:,}"
     follows = found.result.observed_bound()
     own: list[Row] = []
@@ -153,7 +154,7 @@ def precision_rows(found: RunReport) -> list[Row]:
 def plan_rows(found: RunReport) -> list[Row]:
     plan = found.result.plan
     return [
-        ("guarantee", plan.guarantee),
+        ("guarantee", found.promise),
         ("certificate, rule", f"{plan.certificate}, {plan.rule}"),
         ("alpha = 1 - beta", f"{plan.alpha!r}"),
         ("step size eta", f"{plan.eta!r}"),
@@ -186,10 +187,11 @@ def constant_rows(known: Constants) -> list[Row]:
 def _charts(found: RunReport) -> dict[str, dict[str, Any]]:
     if not found.problem.is_exact:
         return {}
-    trace, plan, problem = found.result.trace, found.result.plan, found.problem
+    result, problem = found.result, found.problem
+    trace, source = curves.while_all_run(result.trace), "proven" if result.stop == "plan" else "certified"
     charts = {
-        "gradient": curves.gradient_chart(trace, plan, found.request.target),
-        "value": curves.value_chart(trace, plan, problem.infimum, problem.infimum_kind),
-        "error": curves.error_chart(trace, plan),
+        "gradient": curves.gradient_chart(trace, result.bound, source, found.request.target),
+        "value": curves.value_chart(trace, problem.infimum, problem.infimum_kind),
+        "error": curves.error_chart(trace),
     }
     return {name: chart.to_dict() for name, chart in charts.items()}

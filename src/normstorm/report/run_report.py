@@ -42,6 +42,14 @@ class RunReport:
         return self.result.sample_gradients - int(self.result.trace.cost[0])
 
     @property
+    def promise(self) -> str:
+        """What was known of the run before it, in a sentence."""
+        plan = self.result.plan
+        if self.result.stop == "plan":
+            return plan.guarantee
+        return f"The plan for this target asks {plan.sample_gradients:,} sample gradients, and was not run."
+
+    @property
     def dimension(self) -> int:
         return dimension(self.result.x)
 

@@ -103,8 +103,9 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     """Guarantee, plan, observation beside the bound, certificate, cost and where the page is."""
     result = found.result
     yield Text(_asked(found))
-    yield Text(result.plan.guarantee)
-    yield _parameters(result.plan)
+    yield Text(found.promise)
+    if result.stop == "plan":
+        yield _parameters(result.plan)
     yield _observed(found)
     if follows := result.observed_bound():
         yield Text(follows["statement"])
@@ -126,7 +127,7 @@ def _asked(found: RunReport) -> str:
 
 
 def _observed(found: RunReport) -> RenderableType:
-    observed, bound = found.observed, found.result.plan.bound
+    observed, bound = found.observed, found.result.bound
     if not found.problem.is_exact:
         return Text("F is only sampled here: the averages of ||grad F(x_t)|| cannot be observed, only certified.")
     table = _table(f"Average gradient norm, {observed['seeds']:,} seeds", "", "observed", "bound", "ratio")

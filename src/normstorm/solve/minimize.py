@@ -63,6 +63,7 @@ class Result:
     certificate   what is certified of it after the run, by fresh samples or a pass over all rows
     precision     what rounding can have done to the plan's bound in this run
     trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
+    stop          whether the plan was run, or the run ended when it was certified
     """
 
     x: Tree
@@ -74,15 +75,21 @@ class Result:
     precision: Precision
     trace: Trace
     sample_gradients: int
+    stop: str = "plan"
+
+    @property
+    def bound(self) -> float:
+        """Of the average of ||grad F(x_t)||: the plan's, or that of the trajectory if the plan was not run."""
+        return self.plan.bound if self.stop == "plan" else self.trajectory.bound
 
     @property
     def observed_bounds(self) -> np.ndarray | None:
-        """For each seed a bound of its average gradient norm from its own mean of ||m_t||; None in expectation.
+        """For each seed a bound of its average gradient norm from its own mean of ||m_t||; None if there is none.
 
         Each holds with the plan's confidence, together with the plan's bound. The mean is raised by what its norms can
         have lost to rounding: half a unit for each number of x, and a few more.
         """
-        if self.plan.error is None:
+        if self.plan.error is None or self.stop != "plan":
             return None
         margin = 1 + (dimension(self.x) / 2 + 16) * self.precision.unit_roundoff
         means = self.trace.mean_estimate_norm * margin
@@ -105,8 +112,9 @@ class Result:
 
     @property
     def violations(self) -> int:
-        """Seeds whose average gradient norm exceeds the plan's bound, diverged ones included; unknown ones are not."""
-        return int(np.sum(self.trace.mean_grad_norm > self.plan.bound))
+        """Seeds whose average gradient norm exceeds the bound, diverged ones included; unknown ones are not."""
+        bounds = self.plan.bound if self.stop == "plan" else np.array(self.trajectory.bounds)
+        return int(np.sum(self.trace.mean_grad_norm > bounds))
 
     def observed(self) -> dict[str, Any]:
         """Quantiles over seeds of the average gradient norm, beside the bound."""
@@ -199,7 +207,7 @@ def minimize(
     if not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
-    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost)
+    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop)
 
 
 def _watched(

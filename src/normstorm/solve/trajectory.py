@@ -50,9 +50,9 @@ class TrajectoryCertificate:
         if self.reason:
             return f"Along the run nothing is certified: {self.reason}."
         return (
-            f"With probability at least {self.confidence!r}, the average of ||grad F(x_t)|| over the {self.steps} steps "
-            f"of this run, {self.weights}, is at most {round_up(self.bound)}, by what was observed; sure bounds of the "
-            f"samples come from {self.ranges}."
+            f"With probability at least {self.confidence!r}, the average of ||grad F(x_t)|| over the {self.steps} "
+            f"steps of this run, {self.weights}, is at most {round_up(self.bound)}, by what was observed; sure bounds "
+            f"of the samples come from {self.ranges}."
         )
 
     def to_dict(self) -> dict[str, Any]:
