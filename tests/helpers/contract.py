@@ -242,6 +242,13 @@ CASES = {
         "normalized_storm_anytime",
         {"a": 0.2, "w": 0.5, "s0": 0.0, "K": B},
     ),
+    "measured storm": case(
+        "measured_storm",
+        {"L0": 3.0, "L1": 0.5, "longest": 0.3, "offset": 4.0, "K": 4, "k": 3},
+        "measured_storm",
+        {"L0": 3.0, "L1": 0.5, "longest": 0.3, "s0": 4.0, "K": 4, "k": 3},
+        K=4,
+    ),
     "clipped storm": case(
         "clipped_storm",
         {"eta": 0.05, "alpha": 1 - 0.9, "threshold": 0.8, "K": 4, "k": 3},

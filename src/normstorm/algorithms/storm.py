@@ -116,7 +116,8 @@ def measured_storm(
     Cost: K sample gradients at the first step, K + k at every later one.
     Assumes: nothing; made for runs that end when the certificate of their trajectory reaches a target.
     Rate: none proven before the run.
-    Source: this project. Departures: none.
+    Source: none but this catalogue; the certificate is that of docs/theory/trajectory.md.
+    Departures: none.
     """
     who = "measured_storm"
     K = batch(who, "K", K)

@@ -97,6 +97,11 @@ CASES: dict[str, tuple[str, dict[str, Any], int]] = {  # name: function, paramet
     "anytime": ("normalized_storm_anytime", {"a": 0.4, "w": 0.5, "s0": 3.0, "K": 4, "k": 3}, 4 + 7 * (T - 1)),
     "agnostic storm": ("normalized_storm_anytime", {"a": 0.2, "w": 0.5, "s0": 0.0, "K": B}, TWICE),
     "clipped storm": ("clipped_storm", {"c": 0.05, "tau": 0.8, "beta": 0.9, "K": 4, "k": 3}, 4 + 7 * (T - 1)),
+    "measured storm": (
+        "measured_storm",
+        {"L0": 3.0, "L1": 0.5, "longest": 0.3, "s0": 4.0, "K": 4, "k": 3},
+        4 + 7 * (T - 1),
+    ),
     "normalized storm": ("normalized_storm", {"eta": 0.05, "beta": 0.9, "K": 4, "k": 3}, 4 + 7 * (T - 1)),
 }
 MATRIX_CASES: dict[str, tuple[str, dict[str, Any], int]] = {

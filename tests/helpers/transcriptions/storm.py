@@ -57,6 +57,35 @@ def clipped_storm(
     return _corrected(oracle, x1, T, lambda t: 1 - beta, lambda t, m: c * m / max(norm(m), tau), K, k)
 
 
+def measured_storm(
+    oracle: Oracle, x1: Array, T: int, *, L0: float, L1: float, longest: float, s0: float, K: int, k: int
+) -> Path:
+    """a_{t+1} = (1 + (t - 1)/s0)^{-2/3}, x_{t+1} = x_t - min{sqrt(a_{t+1}) ||m_t||/L_t, longest a_{t+1}} m_t/||m_t||.
+
+    L_1 = L0 + L1 ||m_1||; later L_t^2 is the mean of the squared ratios of the change of the mean over k samples to the
+    step, and after 20 of them .95 of the last mean and .05 of the new ratio.
+
+    Cost: K + (T - 1) (K + k).
+    Source: none but this catalogue.
+    Departures: none.
+    """
+    path, square = Path.start(x1), 0.0
+    for t in range(1, T + 1):
+        x, batch = path.x[-1], oracle.samples(t, K)
+        each = np.array([oracle.grad(x, sample) for sample in batch])
+        m = np.mean(each, axis=0)
+        fresh, later = (1 if n < 2 else (1 + (n - 2) / s0) ** (-2 / 3) for n in (t, t + 1))
+        L = L0 + L1 * norm(m)
+        if t > 1:
+            change = np.mean(each[:k], axis=0) - oracle.mean(path.x[-2], batch[:k])
+            m = fresh * m + (1 - fresh) * (path.m[-1] + change)
+            share = max(1 / (t - 1), 1 / 20)
+            square = (1 - share) * square + share * (norm(change) / norm(x - path.x[-2])) ** 2
+            L = square**0.5
+        path.step(oracle, m, x - min(later**0.5 * norm(m) / L, longest * later) * unit(m))
+    return path
+
+
 def _corrected(
     oracle: Oracle,
     x1: Array,

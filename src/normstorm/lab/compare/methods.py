@@ -211,6 +211,11 @@ METHODS: dict[str, Method] = {
         )
         for name in ("meta_storm", "meta_storm_sg", "meta_storm_na")
     },
+    "measured_storm": Method(
+        lambda s, f, offset: {"L0": s.curvature, "longest": f * s.length, "offset": offset},
+        "offset",
+        (10.0, 1.0, 100.0),
+    ),
     "hybrid_sarah_sgd": _weighted(_steep, first_batch=FIRST_BATCH),
     "spider_1": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),
     "spider_2": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),
