@@ -78,7 +78,8 @@ class Trajectory:
         if self.cut.firsts > 1:
             squares = sum(map(_distances_from_earlier, jax.tree.leaves(grads.pieces))) / self.cut.firsts**2
         fixed = self._in_precision(size)
-        return trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
+        begun = trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
+        return _cast(begun, size.dtype)
 
     def step(
         self,
@@ -108,7 +109,7 @@ class Trajectory:
         head, tail = self._squares(m_prev, m, grads, foreseen)
         seen = Observed(foreseen, moved, size, head, tail, rest)
         L1 = 0.0 if c is None else c.L1
-        return trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen)
+        return _cast(trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen), size.dtype)
 
     def stopped(self, state: Followed) -> Any:
         if self.target is None:
@@ -129,8 +130,13 @@ class Trajectory:
         return _sum_of_squares(head), _sum_of_squares(tail)
 
 
+def _cast(state: Followed, dtype: Any) -> Followed:
+    """In the precision of x, whatever that of the constants is."""
+    return Followed(*(jnp.asarray(part, dtype) for part in state))
+
+
 def _sum_of_squares(tree: Tree) -> Any:
-    return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(tree)), start=jnp.zeros(()))
+    return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(tree)), start=0.0)
 
 
 def _distances_from_earlier(pieces: jax.Array) -> jax.Array:
