@@ -11,3 +11,4 @@ from .minimize import Result as Result
 from .minimize import default_samples as default_samples
 from .minimize import minimize as minimize
 from .precision import Precision as Precision
+from .trajectory import TrajectoryCertificate as TrajectoryCertificate

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared import validate
@@ -285,7 +287,7 @@ def _noise(source: Gradients, sense: Sense) -> SampleRange:
     local = getattr(source.problem, "range", None)
     if sense == "mean-square" or not callable(local):
         return SampleRange(known.sigma0, known.sigma1)
-    spread = validate.real(local(source.x, 0.0)[0])
+    spread = validate.real(local(jax.tree.map(jnp.asarray, source.x), 0.0)[0])
     return SampleRange(known.sigma0, known.sigma1, spread * (1 + MARGIN) if spread >= 0 else math.inf)
 
 
