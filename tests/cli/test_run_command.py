@@ -46,7 +46,7 @@ def report() -> RunReport:
         result = minimize(problem, target=0.5, confidence=0.95, seeds=4, samples=200, progress=False)
     request = RunRequest("quadratic", target=0.5, confidence=0.95, seeds=4, samples=200)
     date = datetime(2026, 1, 2, tzinfo=UTC)
-    return RunReport(problem, request, "a <b>sum</b>", ("choose",), result, 1.5, date, "page.html")
+    return RunReport(problem, request, "a <b>sum</b>", ("choose", "stop"), result, 1.5, date, "page.html")
 
 
 class Page(HTMLParser):
@@ -118,7 +118,13 @@ def test_table(run, report: RunReport) -> None:
     result = report.result
     assert (code, err) == (0, "")
     follows = result.observed_bound()["statement"]
-    for sentence in (result.plan.guarantee, result.certificate.guarantee, result.promise, follows, "Defaults: choose."):
+    for sentence in (
+        result.plan.guarantee,
+        result.certificate.guarantee,
+        result.promise,
+        follows,
+        "Defaults: choose, stop.",
+    ):
         assert sentence in shown
     assert f"maximum {round_up(report.observed['mean_grad_norm']['max'])} {round_up(result.plan.bound)}" in shown
     assert "violations 0 of 4" in shown and f"the returned point {result.sample_gradients:,}" in shown

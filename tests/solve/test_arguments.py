@@ -12,7 +12,7 @@ import numpy as np
 import own
 import pytest
 
-from normstorm import Plan, Result, certify, minimize, plan
+from normstorm import AnytimePlan, Plan, Result, certify, minimize, plan
 from normstorm.problems.user import from_loss
 from normstorm.solve import PointCertificate
 
@@ -46,6 +46,7 @@ VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
         "seeds": (1, [5]),
         "choose": ("last", "smallest"),
         "samples": (19, 64),
+        "stop": ("plan", "certified"),
         "progress": (False, show),
         "checkpoint": (None, "kept"),
         "width": (1, 8),
@@ -60,6 +61,7 @@ VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
         "batch": (None, 2),
         "sub_batch": (None, 2),
         "certificate": ("union", "ville"),
+        "anytime": (False, True),
     },
     "certify": {
         "problem": (own.problem, OTHER),
@@ -82,8 +84,10 @@ def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[No
         yield
 
 
-def numbers(found: Plan | PointCertificate | Result) -> list[Any]:
+def numbers(found: Plan | AnytimePlan | PointCertificate | Result) -> list[Any]:
     """What was computed; an argument that only comes back in the answer is not among it."""
+    if isinstance(found, AnytimePlan):
+        return [found.alpha, found.eta, found.shift]
     if isinstance(found, Plan):
         return [found.bound, found.horizon, found.alpha, found.eta, found.batch, found.sub_batch]
     if isinstance(found, PointCertificate):
@@ -107,5 +111,7 @@ def test_every_argument_has_two_values_here(name: str) -> None:
 def test_an_argument_is_heeded(name: str, argument: str) -> None:
     others = ONE_OF[name] if argument in ONE_OF[name] else ()
     usual = {key: value for key, value in USUAL[name].items() if key not in others}
+    if argument == "stop":  # it needs a target
+        usual = usual | {"plan": None, "target": 2.0}
     one, two = (outcome(FUNCTIONS[name], usual | {argument: value}) for value in VALUES[name][argument])
     assert one != two, "both values lead to the same"

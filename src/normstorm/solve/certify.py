@@ -287,7 +287,8 @@ def _noise(source: Gradients, sense: Sense) -> SampleRange:
     local = getattr(source.problem, "range", None)
     if sense == "mean-square" or not callable(local):
         return SampleRange(known.sigma0, known.sigma1)
-    spread = validate.real(local(jax.tree.map(jnp.asarray, source.x), 0.0)[0])
+    with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
+        spread = validate.real(local(jax.tree.map(jnp.asarray, source.x), 0.0)[0])
     return SampleRange(known.sigma0, known.sigma1, spread * (1 + MARGIN) if spread >= 0 else math.inf)
 
 

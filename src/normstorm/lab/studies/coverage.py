@@ -28,6 +28,7 @@ from normstorm.theory.planner.planner import plan
 
 BUDGET, CONFIDENCE, SEEDS = 100_000, 0.95, 1000
 LARGEST_MEDIAN = 4.0
+FRESH = 10_000  # samples at the point
 COUNTED = ("violations", "following_violations")
 
 
@@ -91,7 +92,7 @@ def observe(
         algorithm, reason = watched(from_plan(planned), problem, x, T, level, planned.constants)
         trace = run(problem, algorithm, x, T, seeds, threads=threads)
         along = np.array(certificate_of(algorithm, trace, level, reason).bounds)
-        point = certify(problem, jax.tree.map(lambda leaf: leaf[0], trace.smallest.x), confidence=level)
+        point = certify(problem, jax.tree.map(lambda leaf: leaf[0], trace.smallest.x), confidence=level, samples=FRESH)
     means = trace.mean_grad_norm
     middle, q99 = (float(np.quantile(means, q, method="higher")) for q in (0.5, 0.99))
     estimates = np.array([planned.observed_bound(m) for m in trace.mean_estimate_norm])
