@@ -58,13 +58,17 @@ def test_a_problem_without_a_plan_has_a_reason(monkeypatch) -> None:
     assert found == {"problem": "missing", "reason": "no such data"}
 
 
-def fake(ratio: float, violations: int = 0) -> dict:
-    return {"ratio": ratio, "violations": violations, "seeds": 100, "confidence": 0.95}
+def fake(ratio: float, violations: int = 0, following: int = 0) -> dict:
+    seen = {"ratio": ratio, "violations": violations, "seeds": 100, "confidence": 0.95}
+    return seen | {"following_ratio": ratio / 2, "following_violations": following, "bound": 1, "first_gradient": 2}
 
 
 def test_the_verdict_asks_for_both() -> None:
     fine = [fake(2.0), fake(3.9), fake(50.0), {"problem": "x", "reason": "y"}]
-    assert coverage.verdict(fine) == {"problems": 3, "runs": 300, "violations": 0, "median_ratio": 3.9, "holds": True}
+    found = {"problems": 3, "runs": 300, "violations": 0, "median_ratio": 3.9, "holds": True}
+    follows = {"following_ratio": 1.95, "following_violations": 0, "above_start": 0}
+    assert coverage.verdict(fine) == found | follows
+    assert not coverage.verdict([fake(2.0, 0, 6)])["holds"]
     assert coverage.verdict([fake(2.0, 5)])["holds"]
     assert not coverage.verdict([fake(2.0), fake(2.0, 6)])["holds"]
     assert not coverage.verdict([fake(2.0), fake(4.1), fake(5.0)])["holds"]

@@ -95,14 +95,15 @@ def observe(
         point = certify(problem, jax.tree.map(lambda leaf: leaf[0], trace.smallest.x), confidence=level, samples=FRESH)
     means = trace.mean_grad_norm
     middle, q99 = (float(np.quantile(means, q, method="higher")) for q in (0.5, 0.99))
-    estimates = np.array([planned.observed_bound(m) for m in trace.mean_estimate_norm])
+    sizes = trace.mean_estimate_norm
+    estimates = np.array([planned.observed_bound(m) if np.isfinite(m) else np.inf for m in sizes])
     following = np.minimum(np.minimum(along, estimates), planned.bound)
     return {
         "estimates": float(np.median(estimates)),
         "along": float(np.median(along)),
         "point": point.upper_bound,
-        "following_ratio": float(np.median(following / means)),
-        "following_violations": int(np.sum(means > np.minimum(along, estimates))),
+        "following_ratio": float(np.median(following / np.where(means > 0, means, np.inf))),
+        "following_violations": int(np.sum((means > np.minimum(along, estimates)) | np.isinf(means))),
         "seeds": len(means),
         "median": middle,
         "q99": q99,
