@@ -19,16 +19,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from normstorm._shared.pytrees import STATIC, pytree
+from normstorm._shared.pytrees import STATIC, dimension, pytree
+from normstorm._shared.validate import OPEN_UNIT, POSITIVE, number, refuse, whole
 from normstorm.theory import trajectory
 from normstorm.theory.constants import Constants
 from normstorm.theory.trajectory import WHOLE, Closure, Followed, Instances, Layout, Observed, Ranges
 
-from .estimators import Corrected, GradientSample, TwoBatch
+from .averaging import NoAveraging
+from .estimators import Corrected, GradientSample, LargeFirstBatch, TwoBatch
 from .geometries import Clipped, Euclidean, Normalized, norm
 
 Tree = Any
-PIECES = 20_000  # of all steps together: more are hardly worth their cost
+PIECES = 40_000  # of all steps together: of more, few bounds become better
 
 
 @pytree
@@ -78,8 +80,7 @@ class Trajectory:
         if self.cut.firsts > 1:
             squares = sum(map(_distances_from_earlier, jax.tree.leaves(grads.pieces))) / self.cut.firsts**2
         fixed = self._in_precision(size)
-        begun = trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
-        return _cast(begun, size.dtype)
+        return trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
 
     def step(
         self,
@@ -109,7 +110,7 @@ class Trajectory:
         head, tail = self._squares(m_prev, m, grads, foreseen)
         seen = Observed(foreseen, moved, size, head, tail, rest)
         L1 = 0.0 if c is None else c.L1
-        return _cast(trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen), size.dtype)
+        return trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen)
 
     def stopped(self, state: Followed) -> Any:
         if self.target is None:
@@ -126,17 +127,8 @@ class Trajectory:
         cut, (here, there, others) = self.cut, grads.pieces
         fresh, pair = a / cut.K, (1 - a) / cut.k
         head = jax.tree.map(lambda g, old, m: cut.head * (pair * (g - old) + fresh * (g - m)), here, there, m_prev)
-        tail = jax.tree.map(lambda g, m: cut.tail * fresh * (g - m), others, m_prev) if cut.tails else ()
-        return _sum_of_squares(head), _sum_of_squares(tail)
-
-
-def _cast(state: Followed, dtype: Any) -> Followed:
-    """In the precision of x, whatever that of the constants is."""
-    return Followed(*(jnp.asarray(part, dtype) for part in state))
-
-
-def _sum_of_squares(tree: Tree) -> Any:
-    return sum((jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(tree)), start=0.0)
+        tail = jax.tree.map(lambda g, m: cut.tail * fresh * (g - m), others, m_prev) if cut.tails else None
+        return norm(head) ** 2, norm(tail) ** 2 if cut.tails else 0.0
 
 
 def _distances_from_earlier(pieces: jax.Array) -> jax.Array:
@@ -157,14 +149,18 @@ def _smallest(known: list[Ranges]) -> Ranges:
 def uncovered(algorithm: Any) -> str | None:
     """Why the certificate does not hold for the estimates of an algorithm; None if it does."""
     kind = type(algorithm.estimator)
-    if issubclass(kind, Corrected):
+    if kind in COVERED:  # not what inherits from them: it may change the recursion
         return None
     return REASONS.get(kind.__name__, f"its estimate ({kind.__name__}) is not a STORM recursion")
 
 
+COVERED = (Corrected, LargeFirstBatch, TwoBatch)
 REASONS = {
     "Momentum": "its estimate has no correction, so that its error contains differences of grad F, unobserved",
     "Transported": "its gradients are asked ahead of x_t",
+    "ScaledCorrection": "its correction is scaled, or made of other samples",
+    "MarsCorrection": "its correction is scaled, and its gradients may be clipped",
+    "LowRank": "only a part of its estimate goes on",
     "PeriodicRestarts": "its estimate starts anew from a batch of its own, which is not followed",
     "RandomRestarts": "its estimate starts anew from a batch of its own, which is not followed",
     "FullGradient": "its estimate is the gradient itself, and needs no certificate",
@@ -186,15 +182,19 @@ def follow(
 ) -> Any:
     """The same algorithm, watched by the trajectory certificate for a run of about so many steps from x.
 
-    Ranges come from the problem's own method `range`, if it has one, and from `constants` in the almost-sure sense, if
-    they are given and all steps go along m_t.
+    Ranges come from the problem's own method `range`, if it has one, and from `constants` of this start, in the
+    almost-sure sense, if they are given and all steps go along m_t (or L1 and sigma1 are 0, which needs no such steps).
+    With probability at least 1 - delta the bound of the average holds after every step; the run ends when it is at most
+    `target`, if that is given. About `pieces` parts of all the run's batches are looked at one by one.
     """
+    who = "follow"
+    steps, pieces = whole(who, "steps", steps), whole(who, "pieces", pieces)
+    delta = number(who, "delta", delta, OPEN_UNIT)
+    target = None if target is None else number(who, "target", target, POSITIVE)
     reason = uncovered(algorithm)
     if reason is not None:
         raise ValueError(f"follow: algorithm must have a STORM estimate; {algorithm.name} has none: {reason}")
-    along = isinstance(algorithm.geometry, (Normalized, Euclidean, Clipped))
-    closure = Closure.of(constants) if constants is not None and along else None
-    stated = getattr(problem, "range", None)
+    closure, stated = _closure(algorithm, constants), getattr(problem, "range", None)
     if stated is None and closure is None:
         raise ValueError(
             f"follow: ranges must come from a method range(x, radius) of the problem or from constants; "
@@ -202,8 +202,9 @@ def follow(
             + ("" if constants is None else f", and constants do not serve {algorithm.name}, whose steps leave m_t")
         )
     spread = math.inf if stated is None else float(stated(x, 0.0)[0])
-    if closure is None and not spread < math.inf:
-        raise ValueError("follow: ranges must be finite; got infinite ones from the problem's method range")
+    first, later = trajectory.noise_levels(closure, spread)
+    if not later < math.inf:
+        refuse(who, "range", "finite at x", spread)
     estimator = algorithm.estimator
     alpha = float(getattr(algorithm.schedule, "alpha", steps ** (-2 / 3)))
     first_w = 1 / alpha if hasattr(algorithm.schedule, "alpha") else 1.0
@@ -211,6 +212,17 @@ def follow(
     if not isinstance(estimator, TwoBatch) and max(estimator.K, getattr(estimator, "first_batch", 1)) > 1:
         cut = trajectory.layout(estimator.K, estimator.k, getattr(estimator, "first_batch", estimator.K), steps, pieces)
         estimator = replace(estimator, pieces=(cut.heads, cut.tails, cut.firsts))
-    fixed = trajectory.instances(*trajectory.noise_levels(closure, spread), alpha, steps, delta, cut)
+    fixed = trajectory.instances(first, later, alpha, steps, delta, cut, dimension(x))
     watch = Trajectory(fixed, closure, first_w, target, cut, stated is not None)
     return replace(algorithm, estimator=estimator, observer=watch)
+
+
+def _closure(algorithm: Any, constants: Constants | None) -> Closure | None:
+    """Constants, if ranges follow from them along the steps of this algorithm."""
+    if constants is None:
+        return None
+    if constants.noise == "mean-square":
+        refuse("follow", "constants", "in the almost-sure sense", constants)
+    along = isinstance(algorithm.geometry, (Normalized, Euclidean, Clipped))
+    along = along and isinstance(algorithm.averaging, NoAveraging)
+    return Closure.of(constants) if along or constants.is_plain else None

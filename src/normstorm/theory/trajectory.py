@@ -13,9 +13,9 @@ sum of the errors ||m_s - grad F(x_s)||. It is summed up from observed squares, 
 
 O_sj is the distance of a piece of step s (its samples are cut into pieces) from a predictable centre, r and R are sure
 bounds of O_sj and of the radius of a ball that holds the piece, lam w_s r < 1 and p_s >= w_s^2 R^2/B. A step whose
-range is too large for that, or would raise p_s by more, pays w_s times a sure bound of its error in their place. J
-instances (lam, B, p_1) are fixed before the run, and the smallest E_t counts. Statement and proof:
-docs/theory/trajectory.md. Formulas take the module `xp` that computes them: numpy, or one with the same names.
+range is too large for that pays w_s times a sure bound of its noise in the place of the squares. J instances
+(lam, B, p_1) are fixed before the run, and the smallest E_t counts. Statement and proof: docs/theory/trajectory.md.
+Formulas take the module `xp` that computes them: numpy, or one with the same names.
 
 Source: Fan, Grama and Liu's exponential inequality for observed squares; Ville's inequality; Hoeffding's lemma.
 Departures: psi(x) = -log(1 - x) - x is replaced by x^2/2 + x^3/(3 (1 - x)), which is larger and needs no logarithm; one
@@ -33,12 +33,14 @@ from .constants import Constants, gradient_bound
 
 CONTRACTION = 0.3002832  # the largest t (1 - t/sqrt(1 + t^2)), rounded up
 HYSTERESIS = 1.3  # p follows the observed noise once it is off by more
-SURELY = 0.9  # lam w r from which on the squares of a step are not used
 FORGETS = 0.01  # the least weight of the last step in the running mean of squares
 QUIETER = (1.6, 0.5, 0.15, 0.04)  # instances: the noise is so many times that for which they are made
 ROOM = 6.0  # B is so many times the least one for that
 FIRST_SHARE = 0.25  # of delta, for the first batch
-ROUNDING = 64  # units in the last place by which a bound is raised
+SURELY = 0.9  # lam w r from which on a step is not observed but pays its range; nearer to 1, rounding would count
+ROUNDING = 64  # units in the last place by which a bound is raised, and one for every 32 numbers of a sum
+STEP_ROUNDING = 4  # units for the few operations of one step
+TINY = 1e-30
 
 
 class Layout(NamedTuple):
@@ -80,7 +82,8 @@ class Ranges(NamedTuple):
 
 
 class Instances(NamedTuple):
-    """What is fixed before the run: lam, B and p_1 of each instance, lam and p for the first batch, logarithms."""
+    """What is fixed before the run: lam, B and p_1 of each instance, lam and p for the first batch, logarithms, and the
+    units in the last place by which bounds are raised."""
 
     lam: Any
     B: Any
@@ -89,6 +92,7 @@ class Instances(NamedTuple):
     first_p: Any
     log_run: Any
     log_first: Any
+    units: Any
 
 
 class Closure(NamedTuple):
@@ -107,11 +111,14 @@ class Closure(NamedTuple):
         return cls(c.L0, c.L1, c.sigma0, c.sigma1, c.gap, c.first_gradient)
 
 
-def instances(first: float, noise: float, alpha: float, steps: int, delta: float, cut: Layout) -> Instances:
-    """For samples whose distance from their mean is at most about `noise` (`first` at the start), and weights alpha."""
-    J = len(QUIETER)
-    log_run, log_first = math.log(J / (delta * (1 - FIRST_SHARE))), math.log(J / (delta * FIRST_SHARE))
-    first, noise = max(first, 1e-300), max(noise, 1e-300)
+def instances(
+    first: float, noise: float, alpha: float, steps: int, delta: float, cut: Layout, numbers: int = 1
+) -> Instances:
+    """For samples whose distance from their mean is at most about `noise` (`first` at the start), and weights alpha;
+    `numbers` are those of x. A first batch of one piece needs no part of delta."""
+    J, share = len(QUIETER), FIRST_SHARE if cut.firsts > 1 else 0.0
+    log_run, log_first = math.log(J / (delta * (1 - share))), math.log(J / (delta * FIRST_SHARE))
+    first, noise = max(first, TINY), max(noise, TINY)
     piece = noise * max(cut.head, cut.tail) / cut.K  # of w R, about
     quiet, scale = np.array(QUIETER), math.sqrt(2 * CONTRACTION * alpha)
     level, opening = quiet * noise / math.sqrt(cut.K), quiet * first / math.sqrt(cut.firsts * cut.first)
@@ -123,6 +130,7 @@ def instances(first: float, noise: float, alpha: float, steps: int, delta: float
         first_p=opening,
         log_run=log_run,
         log_first=log_first,
+        units=ROUNDING + numbers * max(cut.heads, cut.tails, cut.firsts) // 32,
     )
 
 
@@ -140,26 +148,28 @@ class Followed(NamedTuple):
     """After step t: what the next step and the bound need, numbers and arrays (J,).
 
     w, p         the weight of one unit of error, and p_t
-    paid, lost   E_t but for its ends, and what rounding took from it (Kahan)
-    weight, norms, norms_lost    sums of theta_s and of theta_s ||m_s|| over s < t
+    paid         E_t but for its ends
+    weight       the sum of theta_s over s < t
+    norms        the sum of theta_s ||m_s|| over s < t
+    curve        the sum of squared steps
+    lost         what rounding took from these four (Kahan)
     size         ||m_t||
     square       running mean of w_s^2 times the observed squares of a step
     sure         a sure bound of ||m_t - grad F(x_t)||
-    curve, rate  the sum of squared steps; the largest step over theta of its step, infinite after a step above 1/L1
+    rate         the largest step over theta of its step, infinite after a step above 1/L1
     t            steps that were followed
     """
 
     w: Any
     p: Any
     paid: Any
-    lost: Any
     weight: Any
     norms: Any
-    norms_lost: Any
+    curve: Any
+    lost: Any
     size: Any
     square: Any
     sure: Any
-    curve: Any
     rate: Any
     t: Any
 
@@ -183,40 +193,52 @@ def follow_first_step(
 
     The first piece pays its deviation; a single piece is all that there is.
     """
-    p = fixed.p + 0 * size
+    p, zero = fixed.p + 0 * size, 0 * size
     error = ranges.deviation
     if cut.firsts > 1:
         lam, q, R = fixed.first_lam, fixed.first_p, ranges.spread / cut.firsts
-        grown = ranges.deviation / cut.firsts + (1 / (2 * q) + _linear(lam, 1.0, 2 * R)) * squares
-        grown = xp.where(2 * lam * R < 1, grown + (1 / lam + R * R / q) * fixed.log_first, math.inf)
+        grown = ranges.deviation / cut.firsts + (1 / (2 * q) + _linear(xp, lam, 1.0, 2 * R)) * squares
+        grown = xp.where(2 * lam * R < SURELY, grown + (1 / lam + R * R / q) * fixed.log_first, math.inf)
         error = xp.minimum(error, xp.min(xp.sqrt(grown * grown + 2 * grown * q)))
-    zero = 0 * size
-    paid = xp.sqrt(w * w * error * error + p * p)
     return Followed(
-        w + zero, p, paid, 0 * p, zero, zero, zero, size, zero, ranges.deviation + zero, zero, zero, zero + 1
+        w=w + zero,
+        p=p,
+        paid=xp.sqrt(w * w * error * error + p * p),
+        weight=zero,
+        norms=zero,
+        curve=zero,
+        lost=(0 * p, zero, zero, zero),
+        size=size,
+        square=zero,
+        sure=ranges.deviation + zero,
+        rate=zero,
+        t=zero + 1,
     )
 
 
-def _linear(lam: Any, w: Any, r: Any) -> Any:
-    """An upper bound of psi(lam w r)/(lam r^2), if lam w r < 1."""
-    x = lam * w * r
+def _linear(xp: Any, lam: Any, w: Any, r: Any) -> Any:
+    """An upper bound of psi(lam w r)/(lam r^2), if lam w r <= SURELY."""
+    x = xp.minimum(lam * w * r, SURELY)
     return lam * w * w * (0.5 + x / (3 * (1 - x)))
 
 
-def contraction(xp: Any, beta: Any) -> Any:
-    """C(beta): sqrt(beta^2 u^2 + p^2) <= sqrt(u^2 + p^2) - (1 - beta) u + C(beta) p for all u, p >= 0."""
-    return xp.minimum(-CONTRACTION * xp.log(xp.maximum(beta, 1e-30)), 1 - beta)
+def contraction(xp: Any, share: Any) -> Any:
+    """C: sqrt(b^2 u^2 + p^2) <= sqrt(u^2 + p^2) - share u + C p for all u, p >= 0 and b = 1 - share in [0, 1]."""
+    return xp.minimum(-CONTRACTION * xp.log1p(-xp.minimum(share, 0.99)), share)
 
 
 def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, moved: Any) -> Ranges:
     """Ranges at the next step: descent keeps F, and with it the gradient norm, below a bound.
 
-    It needs steps along m_s whose lengths times L1 are at most 1; else it is infinite from there on.
+    It needs steps along m_s whose lengths times L1 are at most 1, else it is infinite from there on; and no bound of
+    the gradient if L1 and sigma1 are 0.
     """
     rate = xp.maximum(followed.rate, moved / last_weight(xp, followed))
     gap = c.gap + c.L0 / 2 * (followed.curve + moved * moved) + 2 * rate * errors(xp, fixed, followed)
     g = c.L1 * gap + xp.sqrt(c.L1 * c.L1 * gap * gap + 2 * c.L0 * gap)
-    noise, change = c.sigma0 + c.sigma1 * g, moved * (c.L0 + c.L1 * g)
+    up = 1 + fixed.units * _unit(xp, moved)
+    noise = up * (c.sigma0 + xp.where(c.sigma1 > 0, c.sigma1 * g, 0.0))
+    change = up * moved * (c.L0 + xp.where(c.L1 > 0, c.L1 * g, 0.0))
     allowed = moved * c.L1 <= 1
     return Ranges(*(xp.where(allowed, bound, math.inf) for bound in (noise, noise, change)))
 
@@ -236,48 +258,55 @@ def follow_step(
 ) -> Followed:
     """After step s = t + 1; L1 matters to ranges from constants alone."""
     a, b = seen.alpha, 1 - seen.alpha
-    w = xp.minimum(1 / a, old.w / xp.maximum(b, 1e-30))
-    theta = old.w - b * w
+    unit = STEP_ROUNDING * _unit(xp, seen.size)
+    w = xp.minimum(1 / a, old.w * (1 - unit) / xp.maximum(b, TINY))
+    # w_{s-1} - (1 - a_s) w_s without cancellation, rounded down: a smaller theta is as true.
+    fallen = old.w - w
+    theta = xp.maximum(fallen + a * w - unit * (abs(fallen) + a * w), 0.0)
     fresh, pair = a / cut.K, b / cut.k
     # Pieces of the head and of the tail: how far from their mean, radius of the ball, how far from the centre.
     head_off = cut.head * (2 * pair * ranges.change + fresh * ranges.deviation)
     head_R = cut.head * (pair * ranges.change + fresh * ranges.spread)
     head_r = head_off + cut.head * ((pair + fresh) * ranges.change + fresh * old.sure)
-    tail_off, tail_R = cut.tail * fresh * ranges.deviation, cut.tail * fresh * ranges.spread
-    tail_r = tail_off + cut.tail * fresh * (ranges.change + old.sure)
-    price = contraction(xp, b * w / old.w)
-    wanted = xp.sqrt(old.square / (2 * xp.maximum(price, 1e-30)))
+    tail_off = tail_R = tail_r = 0.0
+    if cut.tails:
+        tail_off, tail_R = cut.tail * fresh * ranges.deviation, cut.tail * fresh * ranges.spread
+        tail_r = tail_off + cut.tail * fresh * (ranges.change + old.sure)
+    B, lam, price = fixed.B, fixed.lam, contraction(xp, theta / old.w)
+    # Where w grows nothing is paid for p, and the weight of a later step counts.
+    wanted = xp.sqrt(old.square / (2 * xp.maximum(price, CONTRACTION * a)))
     keep = (old.square == 0) | ((wanted <= HYSTERESIS * old.p) & (wanted * HYSTERESIS >= old.p))
-    B, lam = fixed.B, fixed.lam
     largest, r = w * xp.maximum(head_R, tail_R), xp.maximum(head_r, tail_r)
     off = cut.heads * head_off + cut.tails * tail_off
-    followed = xp.where(keep, old.p, wanted)
-    needed = largest * largest / B
-    surely = (lam * w * r >= SURELY) | (needed - followed > w * off)
-    p = xp.maximum(followed, xp.where(surely, 0.0, needed))
-    observed = (w * w / (2 * p) + _linear(lam, w, head_r)) * seen.head
-    if cut.tails:
-        observed = observed + (w * w / (2 * p) + _linear(lam, w, tail_r)) * seen.tail
-    cost = price * p + xp.maximum(p - old.p, 0.0) + w * seen.rest + xp.where(surely, w * off, observed)
-    paid, lost = _kahan(xp, old.paid, old.lost, cost)
-    norms, norms_lost = _kahan(xp, old.norms, old.norms_lost, theta * old.size)
-    t = old.t + 1
+    observes = lam * w * r < SURELY
+    p = xp.maximum(xp.where(keep, old.p, wanted), xp.where(observes, (1 + unit) * largest * largest / B, 0.0))
+    squares = (w * w / (2 * p) + _linear(xp, lam, w, head_r)) * seen.head
+    squares = squares + (w * w / (2 * p) + _linear(xp, lam, w, tail_r)) * seen.tail
+    cost = price * p + xp.maximum(p - old.p, 0.0) + w * seen.rest + xp.where(observes, squares, w * off)
+    cost = xp.where(cost < math.inf, cost, math.inf)  # nor is it a number if a range is none
     share = xp.maximum(1 / old.t, FORGETS)
+    paid, paid_lost = _kahan(xp, old.paid, old.lost[0], cost)
+    weight, weight_lost = _kahan(xp, old.weight, old.lost[1], theta)
+    norms, norms_lost = _kahan(xp, old.norms, old.lost[2], theta * old.size)
+    curve, curve_lost = _kahan(xp, old.curve, old.lost[3], seen.moved * seen.moved)
     return Followed(
-        w,
-        p,
-        paid,
-        lost,
-        old.weight + theta,
-        norms,
-        norms_lost,
-        seen.size,
-        (1 - share) * old.square + share * (w * w * (seen.head + seen.tail)),
-        b * old.sure + off + seen.rest,
-        old.curve + seen.moved * seen.moved,
-        xp.where(seen.moved * L1 <= 1, xp.maximum(old.rate, seen.moved / xp.maximum(theta, 1e-30)), math.inf),
-        t,
+        w=w,
+        p=p,
+        paid=paid,
+        weight=weight,
+        norms=norms,
+        curve=curve,
+        lost=(paid_lost, weight_lost, norms_lost, curve_lost),
+        size=seen.size,
+        square=(1 - share) * old.square + share * (w * w * (seen.head + seen.tail)),
+        sure=(1 + unit) * (b * old.sure + off + seen.rest),
+        rate=xp.where(seen.moved * L1 <= 1, xp.maximum(old.rate, seen.moved / xp.maximum(theta, TINY)), math.inf),
+        t=old.t + 1,
     )
+
+
+def _unit(xp: Any, like: Any) -> Any:
+    return xp.finfo(xp.asarray(like).dtype).eps
 
 
 def _kahan(xp: Any, total: Any, lost: Any, term: Any) -> tuple[Any, Any]:
@@ -287,16 +316,17 @@ def _kahan(xp: Any, total: Any, lost: Any, term: Any) -> tuple[Any, Any]:
 
 
 def errors(xp: Any, fixed: Instances, followed: Followed) -> Any:
-    """E_t: the smallest over the instances."""
+    """E_t: the smallest over the instances, rounded up."""
     share = last_weight(xp, followed) / followed.w
     ends = (1 / fixed.lam + fixed.B) * fixed.log_run
     left = followed.p * xp.sqrt(xp.maximum(1 - share * share, 0.0))
-    return xp.min(followed.paid - left + ends)
+    rounding = fixed.units * _unit(xp, followed.size) * (followed.paid + ends)
+    return xp.min(xp.where(followed.paid < math.inf, followed.paid - left + ends + rounding, math.inf))
 
 
 def average_bound(xp: Any, fixed: Instances, followed: Followed) -> Any:
-    """Of the average of ||grad F(x_s)|| over s = 1..t with weights theta_s, rounded up."""
+    """Of the average of ||grad F(x_s)||, s = 1..t, with weights theta_s, rounded up; infinite if nothing is known."""
     last = last_weight(xp, followed)
     total = followed.norms + last * followed.size + errors(xp, fixed, followed)
-    unit = xp.finfo(xp.asarray(total).dtype).eps
-    return total / (followed.weight + last) * (1 + ROUNDING * unit)
+    bound = total / (followed.weight + last) * (1 + fixed.units * _unit(xp, total))
+    return xp.where(bound < math.inf, bound, math.inf)

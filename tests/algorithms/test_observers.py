@@ -1,0 +1,196 @@
+"""The word that watches: real runs against the slow certificate of tests/helpers/followed.py, coverage, refusals."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import followed
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from contract import CASES, rows_of
+from toy import Toy
+
+from normstorm.algorithms import CATALOGUE
+from normstorm.algorithms.observers import COVERED, REASONS, follow, uncovered
+from normstorm.random import seed_words, step_key
+from normstorm.theory import Constants, trajectory
+
+STEPS, N, D = 24, 40, 3
+TABLE = np.random.default_rng(5).uniform(-1, 1, (N, 2, D))
+STORM = {"alpha": 0.2, "eta": 0.01}
+RUNS = {
+    "one sample": (CATALOGUE["normalized_storm"](**STORM, K=1, k=1), "both"),
+    "pieces": (CATALOGUE["normalized_storm"](**STORM, K=10, k=4), "both"),
+    "constants alone": (CATALOGUE["normalized_storm"](**STORM, K=2, k=2), "constants"),
+    "remainder": (CATALOGUE["meta_storm"](eta=0.05, a0=0.5, K=3), "problem"),
+    "one piece": (CATALOGUE["hybrid_sarah_sgd"](alpha=0.3, eta=0.02, first_batch=12, K=3), "both"),
+}
+
+
+class Bounded:
+    """grad f(x, i) = (1 + .2 u_i) x + .3 v_i, rows of a table; its range is made up: both take it as it is."""
+
+    name = "bounded"
+
+    def sample(self, key: jax.Array, n: int) -> jax.Array:
+        return rows_of(key, n) % N
+
+    def grad(self, x: jax.Array, rows: jax.Array) -> jax.Array:
+        return jnp.mean(gradients(jnp.asarray(TABLE, x.dtype)[rows], x), axis=0)
+
+    def range(self, x: jax.Array, radius: Any) -> tuple[Any, Any]:
+        return 0.6 + 0.2 * jnp.max(abs(x)), 1.2 * radius
+
+
+def gradients(rows: Any, x: Any) -> Any:
+    return (1 + 0.2 * rows[..., 0, :]) * x + 0.3 * rows[..., 1, :]
+
+
+def watched(name: str, dtype: Any) -> tuple[Any, Any]:
+    algorithm, kind = RUNS[name]
+    constants = None if kind == "problem" else Constants(1.2, 0.5, 0.6, 0.2, 0.9, 0.8)
+    stated = SimpleNamespace(name="no range") if kind == "constants" else Bounded()
+    x = jnp.asarray([0.5, -0.4, 0.3], dtype)
+    return x, follow(algorithm, stated, x, steps=STEPS, delta=0.1, constants=constants, pieces=60)
+
+
+@partial(jax.jit, static_argnames="name")
+def walk(name: str, algorithm: Any, x: Any) -> Any:
+    """x_t, m_t, the samples and the bound after every step, and the points of the same run unwatched."""
+    problem, words = Bounded(), jnp.asarray(seed_words([3])[0])
+
+    def told(algorithm: Any, state: Any, samples: Any) -> Any:
+        watch, seen = algorithm.observer, state.observer
+        fixed = watch._in_precision(seen.size) if seen else None
+        return state.x_prev, state.m, samples, trajectory.average_bound(jnp, fixed, seen) if seen else 0.0
+
+    def path(algorithm: Any) -> Any:
+        def step(state: Any, t: Any) -> Any:
+            samples = algorithm.draw(problem, step_key(words, t))
+            state, _ = algorithm.step(problem, state, samples, t)
+            return state, told(algorithm, state, samples)
+
+        samples = algorithm.draw(problem, step_key(words, 1))
+        state, _ = algorithm.first(problem, x, samples)
+        _, later = jax.lax.scan(step, state, jnp.arange(2, STEPS + 1, dtype=jnp.int32))
+        return jax.tree.map(
+            lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), told(algorithm, state, samples), later
+        )
+
+    return path(algorithm), path(RUNS[name][0])[0]
+
+
+def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> list[float]:
+    """The bound after every step, from gradients that NumPy computes one by one."""
+    watch, estimator = algorithm.observer, algorithm.estimator
+    cut, c = watch.cut, watch.closure
+    constants = None if c is None else [float(v) for v in c]
+    oracle = followed.of_fixed(
+        watch.fixed,
+        w1=float(watch.first_w),
+        batches=(cut.K, cut.k),
+        samples=(cut.head, cut.tail),
+        constants=constants,
+    )
+    two = type(estimator).__name__ == "TwoBatch"
+    rows = samples[0] if two else samples
+
+    def part(x: np.ndarray, rows: np.ndarray, size: int) -> Any:
+        each = gradients(TABLE[rows], x).reshape(-1, size, D)
+        return each.mean(axis=1).tolist()
+
+    def stated(x: np.ndarray, moved: float) -> dict[str, float]:
+        return {"spread": 0.6 + 0.2 * float(np.max(abs(x))), "change": 1.2 * moved} if watch.local else {}
+
+    pieces = [m[0].tolist()] if cut.firsts == 1 else part(x[0], rows[0], cut.first)
+    oracle.first(followed.Step(m=m[0].tolist(), **stated(x[0], 0.0)), pieces)
+    bounds, seen, weights = [oracle.bound()], 0.0, [1.0]
+    for t in range(1, STEPS):
+        moved, K = float(np.linalg.norm(x[t] - x[t - 1])), len(rows[t])
+        step = followed.Step(m=m[t].tolist(), moved=moved, a=float(getattr(algorithm.schedule, "alpha", 1.0)))
+        step.spread, step.change = stated(x[t], moved).values() if watch.local else (math.inf, math.inf)
+        if two:  # one piece: as one gradient whose partner is 0
+            change = np.subtract(*(part(y, rows[t], K)[0] for y in (x[t], x[t - 1])))
+            fresh = np.array(part(x[t], samples[1][t], K)[0])
+            step.here, step.there = [(step.a * fresh + (1 - step.a) * change).tolist()], [[0.0] * D]
+        if algorithm.name == "meta_storm":  # a_t from the difference at x_{t-1}; a_{t-1} was known before
+            old, new = (np.array(part(x[t - 1], rows[i], K)[0]) for i in (t - 1, t))
+            seen += np.sum((old - new) ** 2) / 0.5**2
+            weights.append((1 + seen) ** (-2 / 3))
+            here = np.array(part(x[t], rows[t], K)[0])
+            step.a, step.lost = weights[-2], ((weights[-1] - weights[-2]) * (new - m[t - 1])).tolist()
+            np.testing.assert_allclose(m[t], here + (1 - weights[-1]) * (m[t - 1] - new), atol=1e-12)
+        if not two:
+            step.here, step.there = (part(y, rows[t][: cut.k], cut.head) for y in (x[t], x[t - 1]))
+            step.others = part(x[t], rows[t][cut.k :], cut.tail) if cut.tails else ()
+        oracle.add(step)
+        bounds.append(oracle.bound())
+    return bounds
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((name, "float64") for name in RUNS), ("pieces", "float32")])
+def test_a_run_has_the_bounds_of_the_slow_certificate(name: str, dtype: str) -> None:
+    """And watching changes its path by rounding alone."""
+    x, algorithm = watched(name, dtype)
+    (points, m, samples, bounds), unwatched = walk(name, algorithm, x)
+    exact = dtype == "float64"
+    assert points.dtype == m.dtype == bounds.dtype == dtype
+    np.testing.assert_allclose(points, unwatched, rtol=0, atol=1e-13 if exact else 1e-6)
+    points, m = (np.asarray(a, float) for a in (points, m))
+    slow = np.array(slow_bounds(algorithm, points, m, jax.tree.map(np.asarray, samples)))
+    assert np.all(np.isfinite(slow)) and algorithm.observer.cut.tails == {"pieces": 3}.get(name, 0)
+    ratio = np.asarray(bounds, float) / slow
+    assert np.all(ratio > 1) and np.all(ratio < 1 + (1e-9 if exact else 2e-4)), ratio  # rounded up
+
+
+def test_the_catalogue() -> None:
+    """What the page says, and one algorithm whose class inherits a recursion that it changes."""
+    found = {case.algorithm.name for case in CASES.values() if uncovered(case.algorithm) is None}
+    assert found == {
+        *("normalized_storm", "sign_storm", "generalized_signstorm", "super_adam", "limuon", "hybrid_sarah_sgd"),
+        *("storm", "storm_plus", "meta_storm", "meta_storm_sg", "meta_storm_na"),
+    }
+    for case in CASES.values():
+        kind = type(case.algorithm.estimator)
+        assert (kind in COVERED) != (kind.__name__ in REASONS), kind
+    low_rank = CATALOGUE["limuon"](alpha=0.1, eta=0.1, rank=1)
+    assert "goes on" in str(uncovered(low_rank))
+
+
+PLAIN, GROWING = Constants(1, 0, 1, 0, 1), Constants(1, 1, 1, 0.5, 1)
+SIGN, NORMAL = CATALOGUE["sign_storm"](alpha=0.2, eta=0.01), RUNS["one sample"][0]
+
+
+def test_constants_without_growth_serve_steps_of_every_kind() -> None:
+    watch = follow(SIGN, Toy(2), jnp.zeros(2), steps=10, delta=0.1, constants=PLAIN).observer
+    assert watch.closure is not None and not watch.local
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "more", "words"),
+    [
+        (NORMAL, {"steps": 0}, "follow: steps must be an integer >= 1; got steps=0"),
+        (NORMAL, {"delta": 1.0}, "follow: delta must be a number in (0, 1); got delta=1.0"),
+        (NORMAL, {"target": -1}, "follow: target must be a finite number > 0; got target=-1"),
+        (NORMAL, {"pieces": 0}, "follow: pieces must be an integer >= 1; got pieces=0"),
+        (NORMAL, {}, "follow: ranges must come from a method range(x, radius) of the problem or from constants; 'toy'"),
+        (SIGN, {"constants": GROWING}, "'toy' has no such method, and constants do not serve sign_storm"),
+        (NORMAL, {"constants": Constants(1, 0, 1, 0, 1, noise="mean-square")}, "must be in the almost-sure sense"),
+        (CATALOGUE["sgd"](eta=0.1), {}, "follow: algorithm must have a STORM estimate; sgd has none: its estimate"),
+    ],
+)
+def test_refusals(algorithm: Any, more: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValueError) as refused:
+        follow(algorithm, Toy(2), jnp.zeros(2), **{"steps": 10, "delta": 0.1} | more)
+    assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_range_without_end_is_refused() -> None:
+    endless = SimpleNamespace(name="endless", range=lambda x, radius: (math.inf, math.inf))
+    with pytest.raises(ValueError, match="follow: range must be finite at x; got range=inf"):
+        follow(NORMAL, endless, jnp.zeros(2), steps=10, delta=0.1)

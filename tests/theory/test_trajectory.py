@@ -1,0 +1,151 @@
+"""The trajectory certificate: its lemmas, its formulas against a slow second one, and laws. Runs: tests/algorithms."""
+
+from __future__ import annotations
+
+import math
+
+import followed
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from normstorm.theory import trajectory as ours
+from normstorm.theory.trajectory import Closure, Layout, Observed, Ranges
+
+CUT = Layout(K=5, k=3, heads=1, head=3, tails=1, tail=2, firsts=4, first=1)
+unit, positive = st.floats(0, 1), st.floats(-3, 3).map(lambda e: 10.0**e)
+
+
+@given(unit, positive, positive)
+def test_contraction(share, u, p):
+    left = math.hypot((1 - share) * u, p)
+    assert left <= (math.hypot(u, p) - share * u + float(ours.contraction(np, share)) * p) * (1 + 1e-12) + 1e-13 * u
+
+
+def test_contraction_is_sharp():
+    share, p, t = 1e-4, 1.0, math.sqrt((math.sqrt(5) - 1) / 2)
+    lost = math.hypot((1 - share) * t, p) - math.hypot(t, p) + share * t
+    assert lost < ours.CONTRACTION * share * (1 + share) and ours.CONTRACTION == followed.SIGMA
+    assert lost == pytest.approx(float(ours.contraction(np, share)), rel=1e-3)
+
+
+@given(st.floats(0.001, ours.SURELY), st.floats(-1, 1e3))
+def test_observed_squares(x, z):
+    """exp(x z - psi z^2) <= 1 + x z, with what the formulas have for psi(x)."""
+    psi = float(ours._linear(np, 1.0, x, 1.0))
+    assert psi >= -math.log1p(-x) - x
+    assert math.exp(max(x * z - psi * z * z, -700)) <= (1 + x * z) * (1 + 1e-12) + 1e-300
+
+
+@given(st.integers(0, 2**32 - 1), unit, positive)
+def test_squares_cancel(seed, h, scale):
+    """E exp(h (|d|^2 - |d + b|^2)) <= 1 if d has mean 0 and lies in a ball of radius R, anywhere, and 2 h R^2 <= 1."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(3, 2))
+    points /= np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1)  # a ball of radius 1
+    chance = rng.dirichlet([0.3] * 3)
+    d, b = points - chance @ points, scale * rng.normal(size=2)
+    gain = h / 2 * (np.sum(d**2, 1) - np.sum((d + b) ** 2, 1))
+    assert chance @ np.exp(gain) <= 1 + 1e-12
+
+
+def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
+    """A random history through the formulas, and through the slow ones piece by piece; the bounds at the end."""
+    rng = np.random.default_rng(seed)
+    fixed = ours.instances(scale, scale, 0.2, 12, 0.1, CUT)
+    slow = followed.of_fixed(fixed, w1=5.0, batches=(5, 3), samples=(3, 2), constants=closure)
+    known = None if closure is None else Closure(*closure)
+
+    def vector():
+        return scale * rng.uniform(-0.3, 0.3, 2)
+
+    pieces, m = [vector() for _ in range(4)], scale * rng.uniform(-1, 1, 2)
+    squares = sum(np.sum((p - np.mean(pieces[:j], 0)) ** 2) for j, p in enumerate(pieces) if j) / 16
+    step, noise = followed.Step(m.tolist(), scale), math.inf
+    if closure:
+        noise = closure[2] + closure[3] * closure[5]
+    slow.first(step, [p.tolist() for p in pieces])
+    size = np.float64(math.hypot(*m))
+    start = Ranges(min(scale, noise), min(2 * scale, noise), 0.0)
+    state = ours.follow_first_step(np, fixed, CUT, 5.0, start, size, squares)
+    for s in range(2, 13):
+        a, moved = 0.2 if closure else float(rng.uniform(0.05, 1)), float(rng.uniform(0, 0.05))
+        spread, change = scale * rng.uniform(0.5, 1), 2 * scale * moved
+        if s == range_at:
+            spread = change = math.inf
+        here, there, others = vector() + m, vector() + m, vector() + m
+        if s == 12:
+            here = here + (last - 1) * scale
+        y = 3 * ((1 - a) / 3 * (here - there) + a / 5 * here)
+        z = 2 * a / 5 * others
+        lost = rest * vector()
+        head, tail = (np.sum((v - b * a / 5 * m) ** 2) for v, b in ((y, 3), (z, 2)))
+        ranges = [ours.from_problem(spread, change)]
+        if known is not None:
+            ranges.append(ours.from_constants(np, known, fixed, state, np.float64(moved)))
+        smallest = Ranges(*(min(float(v) for v in bound) for bound in zip(*ranges, strict=True)))
+        m = (1 - a) * m + y + z + lost
+        seen = Observed(a, moved, np.float64(math.hypot(*m)), head, tail, math.hypot(*lost))
+        with np.errstate(invalid="ignore"):
+            state = ours.follow_step(np, fixed, CUT, 0.0 if known is None else known.L1, smallest, state, seen)
+        if range_at is None:
+            step = followed.Step(m.tolist(), spread, change, moved, a, lost.tolist())
+            step.here, step.there, step.others = [here.tolist()], [there.tolist()], [others.tolist()]
+            slow.add(step)
+    return float(ours.average_bound(np, fixed, state)), slow.bound() if range_at is None else math.inf
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2]), st.booleans())
+def test_agrees_with_the_slow_one(seed, rest, closes):
+    closure = (2.0, 0.5, 0.4, 0.3, 0.7, 0.6) if closes else None
+    quick, slow = walked(seed, rest=rest, closure=closure)
+    assert 1 < quick / slow < 1 + 1e-9
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), positive)
+def test_other_units(seed, scale):
+    assert walked(seed, scale)[0] == pytest.approx(scale * walked(seed)[0], rel=1e-9)
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.floats(5, 30))
+def test_more_noise_costs(seed, more):
+    assert walked(seed, last=more)[0] > walked(seed)[0]
+
+
+@settings(max_examples=25)
+@given(st.integers(0, 2**32 - 1), st.integers(2, 12))
+def test_a_range_without_end_ends_it(seed, when):
+    assert walked(seed, range_at=when)[0] == math.inf
+
+
+def test_a_large_step_ends_ranges_from_constants():
+    fixed = ours.instances(1.0, 1.0, 0.2, 10, 0.1, ours.WHOLE)
+    closure = Closure(1.0, 2.0, 0.5, 0.1, 1.0, 1.0)
+    start = ours.follow_first_step(np, fixed, ours.WHOLE, 5.0, Ranges(0.6, 0.6, 0.0), np.float64(1), 0.0)
+    near, far = (ours.from_constants(np, closure, fixed, start, np.float64(moved)) for moved in (0.5, 0.51))
+    assert near.change < math.inf and far == (math.inf, math.inf, math.inf)
+    moved = Observed(0.2, 0.51, np.float64(1), 0.01, 0.0, 0.0)
+    later = ours.follow_step(np, fixed, ours.WHOLE, closure.L1, ours.from_problem(1.0, 1.0), start, moved)
+    assert ours.from_constants(np, closure, fixed, later, np.float64(0.1)) == (math.inf, math.inf, math.inf)
+    plain = Closure(1.0, 0.0, 0.5, 0.0, 1.0, 1.0)  # needs no gradient, hence no descent
+    with np.errstate(invalid="ignore"):
+        assert ours.from_constants(np, plain, fixed, later, np.float64(0.1)).spread == pytest.approx(0.5)
+
+
+def test_without_noise_it_is_a_number():
+    fixed = ours.instances(0.0, 0.0, 0.2, 10, 0.1, ours.WHOLE)
+    state = ours.follow_first_step(np, fixed, ours.WHOLE, 5.0, Ranges(0.0, 0.0, 0.0), np.float64(1), 0.0)
+    seen = Observed(0.2, 0.1, np.float64(1), 0.01, 0.0, 0.0)
+    state = ours.follow_step(np, fixed, ours.WHOLE, 0.0, ours.from_problem(0.0, 0.1), state, seen)
+    assert 1 < ours.average_bound(np, fixed, state) < math.inf
+
+
+@given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 10**6), st.integers(1, 10**5))
+def test_pieces_make_up_the_batches(one, other, steps, pieces):
+    k, K = sorted((one, other))
+    cut = ours.layout(K, k, K, steps, pieces)
+    assert (cut.heads * cut.head, cut.tails * cut.tail, cut.firsts * cut.first) == (k, K - k, K)
