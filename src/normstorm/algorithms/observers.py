@@ -80,7 +80,8 @@ class Trajectory:
         if self.cut.firsts > 1:
             squares = sum(map(_distances_from_earlier, jax.tree.leaves(grads.pieces))) / self.cut.firsts**2
         fixed = self._in_precision(size)
-        return trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
+        begun = trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
+        return _cast(begun, size.dtype)
 
     def step(
         self,
@@ -110,7 +111,7 @@ class Trajectory:
         head, tail = self._squares(m_prev, m, grads, foreseen)
         seen = Observed(foreseen, moved, size, head, tail, rest)
         L1 = 0.0 if c is None else c.L1
-        return trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen)
+        return _cast(trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen), size.dtype)
 
     def stopped(self, state: Followed) -> Any:
         if self.target is None:
@@ -129,6 +130,12 @@ class Trajectory:
         head = jax.tree.map(lambda g, old, m: cut.head * (pair * (g - old) + fresh * (g - m)), here, there, m_prev)
         tail = jax.tree.map(lambda g, m: cut.tail * fresh * (g - m), others, m_prev) if cut.tails else None
         return norm(head) ** 2, norm(tail) ** 2 if cut.tails else 0.0
+
+
+def _cast(state: Followed, dtype: Any) -> Followed:
+    """In the precision of x, whatever that of the constants is."""
+    cast: Followed = jax.tree.map(lambda part: jnp.asarray(part, dtype), state)
+    return cast
 
 
 def _distances_from_earlier(pieces: jax.Array) -> jax.Array:
