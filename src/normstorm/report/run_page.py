@@ -44,6 +44,7 @@ def page(found: RunReport) -> str:
         diverged=lost[:MOST_LISTED],
         more_diverged=f"{len(lost) - MOST_LISTED:,}" if len(lost) > MOST_LISTED else "",
         choice=choice_rows(found),
+        trajectory=trajectory_rows(found),
         certificate=certificate_rows(found),
         precision=precision_rows(found),
         plan=plan_rows(found),
@@ -117,12 +118,25 @@ def diverged_rows(found: RunReport) -> list[Row]:
 
 
 def choice_rows(found: RunReport) -> list[Row]:
-    result = found.result
+    result, rule = found.result, found.request.choose
     return [
-        ("rule", found.request.choose),
+        ("rule", "smallest" if result.stop == "certified" and rule == "two-phase" else rule),
         ("why this point", result.reason),
         ("what the plan promises for it", result.promise),
         ("what is certified of it", result.certificate.guarantee),
+    ]
+
+
+def trajectory_rows(found: RunReport) -> list[Row]:
+    along = found.result.trajectory
+    if along.reason:
+        return [("nothing is certified", along.reason)]
+    return [
+        ("average of ||grad F(x_t)|| is at most", round_up(along.bound)),
+        ("largest such bound of a seed", round_up(max(along.bounds))),
+        ("confidence, for each seed by itself", f"{along.confidence:.12g}"),
+        ("steps of the first seed", f"{along.steps:,}, {along.weights}"),
+        ("sure bounds of the samples from", along.ranges),
     ]
 
 
