@@ -91,10 +91,15 @@ class Oracle:
         if self.constants:
             L0, L1, s0, s1, gap, _ = self.constants
             path = [*(s.moved for s in self.steps[1:]), step.moved]
-            if all(length * L1 <= 1 for length in path):
-                rate = max(length / self.theta(s) for s, length in enumerate(path))
-                D = gap + L0 / 2 * math.fsum(length**2 for length in path) + 2 * rate * self.errors()
-                g = L1 * D + math.sqrt((L1 * D) ** 2 + 2 * L0 * D)
+            if step.moved * L1 <= 1:
+                every = zip(self.costs, self.lam, self.B, strict=True)
+                most = min(math.fsum(costs) + (1 / lam + B) * self.log_run for costs, lam, B in every)
+                near = math.hypot(*self.steps[-1].m) + min(most / self.w[-1], self.sure[-1])
+                g = near + step.moved * (L0 + L1 * near)
+                if all(length * L1 <= 1 for length in path):
+                    rate = max(length / self.theta(s) for s, length in enumerate(path))
+                    D = gap + L0 / 2 * math.fsum(length**2 for length in path) + 2 * rate * self.errors()
+                    g = min(g, L1 * D + math.sqrt((L1 * D) ** 2 + 2 * L0 * D))
                 noise = s0 + s1 * g
                 spread, off, change = min(spread, noise), min(off, noise), min(change, step.moved * (L0 + L1 * g))
         return spread, off, change

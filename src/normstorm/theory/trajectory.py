@@ -156,7 +156,7 @@ class Followed(NamedTuple):
     size         ||m_t||
     square       running mean of w_s^2 times the observed squares of a step
     sure         a sure bound of ||m_t - grad F(x_t)||
-    rate         the largest step over theta of its step, infinite after a step above 1/L1
+    rate         the largest step over theta of its step, infinite after a step above 1/L1, which ends descent
     t            steps that were followed
     """
 
@@ -228,14 +228,16 @@ def contraction(xp: Any, share: Any) -> Any:
 
 
 def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, moved: Any) -> Ranges:
-    """Ranges at the next step: descent keeps F, and with it the gradient norm, below a bound.
+    """Ranges at the next step, from the smaller of two bounds of the gradient norm there, if moved <= 1/L1.
 
-    It needs steps along m_s whose lengths times L1 are at most 1, else it is infinite from there on; and no bound of
-    the gradient if L1 and sigma1 are 0.
+    Descent keeps F below a bound, if all steps went along m_s and none was longer than 1/L1; and near x_t the gradient
+    is near m_t. If L1 and sigma1 are 0, neither is needed.
     """
     rate = xp.maximum(followed.rate, moved / last_weight(xp, followed))
     gap = c.gap + c.L0 / 2 * (followed.curve + moved * moved) + 2 * rate * errors(xp, fixed, followed)
-    g = c.L1 * gap + xp.sqrt(c.L1 * c.L1 * gap * gap + 2 * c.L0 * gap)
+    low = c.L1 * gap + xp.sqrt(c.L1 * c.L1 * gap * gap + 2 * c.L0 * gap)
+    near = followed.size + last_error(xp, fixed, followed)
+    g = xp.minimum(xp.where(low < math.inf, low, math.inf), near + moved * (c.L0 + c.L1 * near))
     up = 1 + fixed.units * _unit(xp, moved)
     noise = up * (c.sigma0 + xp.where(c.sigma1 > 0, c.sigma1 * g, 0.0))
     change = up * moved * (c.L0 + xp.where(c.L1 > 0, c.L1 * g, 0.0))
@@ -322,6 +324,13 @@ def errors(xp: Any, fixed: Instances, followed: Followed) -> Any:
     left = followed.p * xp.sqrt(xp.maximum(1 - share * share, 0.0))
     rounding = fixed.units * _unit(xp, followed.size) * (followed.paid + ends)
     return xp.min(xp.where(followed.paid < math.inf, followed.paid - left + ends + rounding, math.inf))
+
+
+def last_error(xp: Any, fixed: Instances, followed: Followed) -> Any:
+    """Of ||m_t - grad F(x_t)||, rounded up: what E_t says with all of w_t on step t, or the sure bound."""
+    ends = (1 / fixed.lam + fixed.B) * fixed.log_run
+    up = 1 + fixed.units * _unit(xp, followed.size)
+    return xp.minimum(up * xp.min(followed.paid + ends) / followed.w, followed.sure)
 
 
 def average_bound(xp: Any, fixed: Instances, followed: Followed) -> Any:
