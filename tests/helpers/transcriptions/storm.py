@@ -69,7 +69,7 @@ def measured_storm(
     Source: none but this catalogue.
     Departures: none.
     """
-    path, square = Path.start(x1), 0.0
+    path, square, measured = Path.start(x1), 0.0, 0
     for t in range(1, T + 1):
         x, batch = path.x[-1], oracle.samples(t, K)
         each = np.array([oracle.grad(x, sample) for sample in batch])
@@ -79,9 +79,13 @@ def measured_storm(
         if t > 1:
             change = np.mean(each[:k], axis=0) - oracle.mean(path.x[-2], batch[:k])
             m = fresh * m + (1 - fresh) * (path.m[-1] + change)
-            share = max(1 / (t - 1), 1 / 20)
-            square = (1 - share) * square + share * (norm(change) / norm(x - path.x[-2])) ** 2
-            L = square**0.5
+            moved = norm(x - path.x[-2])
+            L = L0 + L1 * norm(m)
+            if moved > 0:
+                measured += 1
+                share = max(1 / measured, 1 / 20)
+                square = (1 - share) * square + share * (norm(change) / moved) ** 2
+            L = square**0.5 if measured else L
         path.step(oracle, m, x - min(later**0.5 * norm(m) / L, longest * later) * unit(m))
     return path
 
