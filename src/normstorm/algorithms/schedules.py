@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 
 from normstorm._shared.pytrees import pytree
+from normstorm._shared.summation import kahan
 
 from .estimators import GradientSample, static
 from .geometries import norm
@@ -33,9 +34,7 @@ class KahanSum(NamedTuple):
     lost: jax.Array
 
     def add(self, number: jax.Array) -> KahanSum:
-        term = number - self.lost
-        total = self.total + term
-        return KahanSum(total, (total - self.total) - term)
+        return KahanSum(*kahan(self.total, self.lost, number))
 
 
 def _zero(x: Tree) -> jax.Array:

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.summation import kahan
 from normstorm.algorithms.geometries import norm
 from normstorm.random import seed_words, threefry
 
@@ -213,13 +214,6 @@ def _sums(seen: Measured, upto: Any = None) -> tuple[jax.Array, jax.Array, jax.A
     here = True if upto is None else jnp.arange(seen.size.shape[0])[:, None] <= upto
     gradients, sizes = (jnp.sum(jnp.where(seen.alive & here, part, 0), 0) for part in (seen.grad_norm, seen.size))
     return gradients, sizes, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32)
-
-
-def kahan(total: Any, lost: Any, added: Any) -> tuple[Any, Any]:
-    """A sum and what rounding has taken from it: a plain one stops growing after some 10^7 steps."""
-    term = added - lost
-    summed = total + term
-    return summed, (summed - total) - term
 
 
 def _added(stats: RunningStats, sums: tuple[jax.Array, jax.Array, jax.Array]) -> RunningStats:

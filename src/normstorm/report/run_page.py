@@ -36,8 +36,7 @@ def page(found: RunReport) -> str:
         f"{found.date:%d %B %Y, %H:%M}",
         _charts(found),
         summary=summary(found),
-        precision_adequate=result.precision.adequate,
-        precision_statement=result.precision.statement,
+        warning="" if result.precision is None or result.precision.adequate else result.precision.statement,
         tiles=_tiles(found),
         last_step=f"{result.trajectory.steps:,}",
         observed=observed_rows(found),
@@ -155,6 +154,8 @@ def certificate_rows(found: RunReport) -> list[Row]:
 
 def precision_rows(found: RunReport) -> list[Row]:
     precision = found.result.precision
+    if precision is None:
+        return [("what rounding means for the plan's guarantee", "nothing: the plan was not run")]
     return [
         ("what rounding means for the guarantee", precision.statement),
         ("type of the iterates", precision.dtype),

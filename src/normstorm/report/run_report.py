@@ -94,7 +94,7 @@ class RunReport:
             "trajectory": result.trajectory.to_dict(),
             "observed_bound": result.observed_bound(),
             "certificate": result.certificate.to_dict(),
-            "precision": result.precision.to_dict(),
+            "precision": None if result.precision is None else result.precision.to_dict(),
             "choice": {
                 "rule": self.request.choose,
                 "reason": result.reason,

@@ -109,8 +109,8 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     yield _observed(found)
     if follows := result.observed_bound():
         yield Text(follows["statement"])
-    if not found.result.precision.adequate:
-        yield Text(found.result.precision.statement)
+    if result.precision is not None and not result.precision.adequate:
+        yield Text(result.precision.statement)
     yield Text(result.trajectory.guarantee)
     yield Text(f"Returned: {result.reason}. {result.promise}")
     yield Text(result.certificate.guarantee)

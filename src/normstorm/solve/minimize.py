@@ -61,7 +61,7 @@ class Result:
     promise       what the plan's bound says of the chosen point, in a sentence
     trajectory    what is certified along the run, of the average over its steps
     certificate   what is certified of it after the run, by fresh samples or a pass over all rows
-    precision     what rounding can have done to the plan's bound in this run
+    precision     what rounding can have done to the plan's bound in this run; None if the plan was not run
     trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
     stop          whether the plan was run, or the run ended when it was certified
     """
@@ -72,7 +72,7 @@ class Result:
     promise: str
     trajectory: TrajectoryCertificate
     certificate: PointCertificate
-    precision: Precision
+    precision: Precision | None
     trace: Trace
     sample_gradients: int
     stop: str = "plan"
@@ -89,7 +89,7 @@ class Result:
         Each holds with the plan's confidence, together with the plan's bound. The mean is raised by what its norms can
         have lost to rounding: half a unit for each number of x, and a few more.
         """
-        if self.plan.error is None or self.stop != "plan":
+        if self.plan.error is None or self.precision is None:
             return None
         margin = 1 + (dimension(self.x) / 2 + 16) * self.precision.unit_roundoff
         means = self.trace.mean_estimate_norm * margin
@@ -203,8 +203,8 @@ def minimize(
     trajectory = certificate_of(algorithm, trace, level, reason)
     x, reason, certificate, fresh = _choose(problem, trace, choose, level, each, sense)
     promise = _promise(found, choose, found.horizon) if stop == "plan" else UNPROMISED
-    precision = assess(problem, found, x1, trace)
-    if not precision.adequate:
+    precision = assess(problem, found, x1, trace) if stop == "plan" else None
+    if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
     return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop)

@@ -29,6 +29,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from normstorm._shared.summation import kahan
+
 from .constants import Constants, gradient_bound
 
 CONTRACTION = 0.3002832  # the largest t (1 - t/sqrt(1 + t^2)), rounded up
@@ -312,9 +314,8 @@ def _unit(xp: Any, like: Any) -> Any:
 
 
 def _kahan(xp: Any, total: Any, lost: Any, term: Any) -> tuple[Any, Any]:
-    term = term - lost
-    new = total + term
-    return new, xp.where(new < math.inf, (new - total) - term, 0.0)
+    new, taken = kahan(total, lost, term)
+    return new, xp.where(new < math.inf, taken, 0.0)
 
 
 def errors(xp: Any, fixed: Instances, followed: Followed) -> Any:

@@ -21,12 +21,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared.jax_internals import abstract, pallas
+from normstorm._shared.summation import kahan
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 
 from .. import loop
 from ..loop import Batch, ExecutionConfig
-from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, kahan, recorded
+from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, recorded
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
 Tree = Any
