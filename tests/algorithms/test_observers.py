@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,12 +19,13 @@ from contract import CASES, rows_of
 from toy import Toy
 
 from normstorm.algorithms import CATALOGUE
+from normstorm.algorithms.geometries import norm
 from normstorm.algorithms.observers import COVERED, REASONS, follow, uncovered
 from normstorm.random import seed_words, step_key
 from normstorm.theory import Constants, trajectory
 
 PAGE = Path(__file__).parents[2] / "docs" / "theory" / "trajectory.md"
-STEPS, N, D = 24, 40, 3
+STEPS, BLOCK, N, D = 25, 8, 40, 3
 TABLE = np.random.default_rng(5).uniform(-1, 1, (N, 2, D))
 STORM = {"alpha": 0.2, "eta": 0.01}
 RUNS = {
@@ -58,37 +61,40 @@ def watched(name: str, dtype: Any) -> tuple[Any, Any]:
     constants = None if kind == "problem" else Constants(1.2, 0.5, 0.6, 0.2, 0.9, 0.8)
     stated = SimpleNamespace(name="no range") if kind == "constants" else Bounded()
     x = jnp.asarray([0.5, -0.4, 0.3], dtype)
-    return x, follow(algorithm, stated, x, steps=STEPS, delta=0.1, constants=constants, pieces=60)
+    algorithm = follow(algorithm, stated, x, steps=STEPS, delta=0.1, constants=constants, pieces=60)
+    return x, replace(algorithm, observer=replace(algorithm.observer, block=BLOCK))
 
 
 @partial(jax.jit, static_argnames="name")
 def walk(name: str, algorithm: Any, x: Any) -> Any:
-    """x_t, m_t, the samples and the bound after every step, and the points of the same run unwatched."""
+    """x_t, m_t, the samples and the bound after every block, and the points of the same run unwatched."""
     problem, words = Bounded(), jnp.asarray(seed_words([3])[0])
-
-    def told(algorithm: Any, state: Any, samples: Any) -> Any:
-        watch, seen = algorithm.observer, state.observer
-        fixed = watch._in_precision(seen.size) if seen else None
-        return state.x_prev, state.m, samples, trajectory.average_bound(jnp, fixed, seen) if seen else 0.0
 
     def path(algorithm: Any) -> Any:
         def step(state: Any, t: Any) -> Any:
             samples = algorithm.draw(problem, step_key(words, t))
             state, _ = algorithm.step(problem, state, samples, t)
-            return state, told(algorithm, state, samples)
+            return state, (state, samples)
 
         samples = algorithm.draw(problem, step_key(words, 1))
-        state, _ = algorithm.first(problem, x, samples)
-        _, later = jax.lax.scan(step, state, jnp.arange(2, STEPS + 1, dtype=jnp.int32))
-        return jax.tree.map(
-            lambda a, b: jnp.concatenate([jnp.asarray(a)[None], b]), told(algorithm, state, samples), later
-        )
+        first, _ = algorithm.first(problem, x, samples)
+        _, later = jax.lax.scan(step, first, jnp.arange(2, STEPS + 1, dtype=jnp.int32))
+        return first, later[0], jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), samples, later[1])
 
-    return path(algorithm), path(RUNS[name][0])[0]
+    first, later, samples = path(algorithm)
+    watch, before = algorithm.observer, (first.x_prev, first.m)
+    path_of = later.x_prev, later.m, jax.vmap(norm)(later.m), later.observer.noted
+    bounds = []
+    for count in (0, 5, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK):
+        seen = watch.follow(problem, before, *path_of, count, first.observer).followed
+        bounds.append(trajectory.average_bound(jnp, watch._in_precision(seen.size), seen))
+    points, m = (jnp.concatenate([a[None], b]) for a, b in zip(before, path_of[:2], strict=True))
+    plain, others, _ = path(RUNS[name][0])
+    return points, m, samples, jnp.stack(bounds), jnp.concatenate([plain.x_prev[None], others.x_prev])
 
 
 def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> list[float]:
-    """The bound after every step, from gradients that NumPy computes one by one."""
+    """The bounds after the same steps, from gradients that NumPy computes one by one."""
     watch, estimator = algorithm.observer, algorithm.estimator
     cut, c = watch.cut, watch.closure
     constants = None if c is None else [float(v) for v in c]
@@ -98,6 +104,7 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
         batches=(cut.K, cut.k),
         samples=(cut.head, cut.tail),
         constants=constants,
+        steady=watch.steady,
     )
     two = type(estimator).__name__ == "TwoBatch"
     rows = samples[0] if two else samples
@@ -111,7 +118,7 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
 
     pieces = [m[0].tolist()] if cut.firsts == 1 else part(x[0], rows[0], cut.first)
     oracle.first(followed.Step(m=m[0].tolist(), **stated(x[0], 0.0)), pieces)
-    bounds, seen, weights = [oracle.bound()], 0.0, [1.0]
+    bounds, seen, weights, steps = [oracle.bound()], 0.0, [1.0], []
     for t in range(1, STEPS):
         moved, K = float(np.linalg.norm(x[t] - x[t - 1])), len(rows[t])
         step = followed.Step(m=m[t].tolist(), moved=moved, a=float(getattr(algorithm.schedule, "alpha", 1.0)))
@@ -130,8 +137,12 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
         if not two:
             step.here, step.there = (part(y, rows[t][: cut.k], cut.head) for y in (x[t], x[t - 1]))
             step.others = part(x[t], rows[t][cut.k :], cut.tail) if cut.tails else ()
-        oracle.add(step)
-        bounds.append(oracle.bound())
+        steps.append(step)
+    for count in (5, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK):
+        again = deepcopy(oracle)
+        for start in range(0, count, BLOCK):
+            again.add(steps[start : min(start + BLOCK, count)])
+        bounds.append(again.bound())
     return bounds
 
 
@@ -139,7 +150,7 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
 def test_a_run_has_the_bounds_of_the_slow_certificate(name: str, dtype: str) -> None:
     """And watching changes its path by rounding alone."""
     x, algorithm = watched(name, dtype)
-    (points, m, samples, bounds), unwatched = walk(name, algorithm, x)
+    points, m, samples, bounds, unwatched = walk(name, algorithm, x)
     exact = dtype == "float64"
     assert points.dtype == m.dtype == bounds.dtype == dtype
     np.testing.assert_allclose(points, unwatched, rtol=0, atol=1e-13 if exact else 1e-6)

@@ -44,9 +44,10 @@ class Oracle:
     batches: tuple[int, int] = (1, 1)
     samples: tuple[int, int] = (1, 1)
     constants: Vector | None = None
+    steady: bool = False
     steps: list[Step] = field(default_factory=list)
     w: list[float] = field(default_factory=list)
-    sure: list[float] = field(default_factory=list)
+    sure: float = 0.0
     costs: list[list[float]] = field(default_factory=list)
     p: list[float] = field(default_factory=list)
     squares: float = 0.0
@@ -65,7 +66,7 @@ class Oracle:
                     continue
                 A = off / n + (1 / (2 * q) + linear(lam, 1, 2 * R)) * total + (1 / lam + R * R / q) * self.log_first
                 error = min(error, math.sqrt((A + q) ** 2 - q * q))
-        self.steps, self.w, self.sure, self.p = [step], [self.w1], [off], list(self.p1)
+        self.steps, self.w, self.sure, self.p = [step], [self.w1], off, list(self.p1)
         self.costs = [[math.hypot(self.w1 * error, p)] for p in self.p1]
 
     def theta(self, s: int) -> float:
@@ -86,61 +87,94 @@ class Oracle:
         norms = math.fsum(t * math.hypot(*s.m) for t, s in zip(thetas, self.steps, strict=True))
         return (norms + self.errors()) / math.fsum(thetas)
 
-    def ranges(self, step: Step) -> tuple[float, float, float]:
-        spread, off, change = step.spread, 2 * step.spread, step.change
-        if self.constants:
-            L0, L1, s0, s1, gap, _ = self.constants
-            path = [*(s.moved for s in self.steps[1:]), step.moved]
-            if step.moved * L1 <= 1:
-                every = zip(self.costs, self.lam, self.B, strict=True)
-                most = min(math.fsum(costs) + (1 / lam + B) * self.log_run for costs, lam, B in every)
-                near = math.hypot(*self.steps[-1].m) + min(most / self.w[-1], self.sure[-1])
-                g = near + step.moved * (L0 + L1 * near)
-                if all(length * L1 <= 1 for length in path):
-                    rate = max(length / self.theta(s) for s, length in enumerate(path))
-                    D = gap + L0 / 2 * math.fsum(length**2 for length in path) + 2 * rate * self.errors()
-                    g = min(g, L1 * D + math.sqrt((L1 * D) ** 2 + 2 * L0 * D))
-                noise = s0 + s1 * g
-                spread, off, change = min(spread, noise), min(off, noise), min(change, step.moved * (L0 + L1 * g))
-        return spread, off, change
+    def gradient(self, moved: float) -> float:
+        """A bound of ||grad F|| after the next step, of this length."""
+        L0, L1, _, _, gap, _ = self.constants
+        every = zip(self.costs, self.lam, self.B, strict=True)
+        most = min(math.fsum(costs) + (1 / lam + B) * self.log_run for costs, lam, B in every)
+        near = math.hypot(*self.steps[-1].m) + min(most / self.w[-1], self.sure)
+        g = near + moved * (L0 + L1 * near)
+        path = [*(s.moved for s in self.steps[1:]), moved]
+        if all(length * L1 <= 1 for length in path):
+            rate = max(length / self.theta(s) for s, length in enumerate(path))
+            D = gap + L0 / 2 * math.fsum(length**2 for length in path) + 2 * rate * self.errors()
+            g = min(g, L1 * D + math.sqrt((L1 * D) ** 2 + 2 * L0 * D))
+        return g
 
-    def add(self, step: Step) -> None:
-        spread, off, change = self.ranges(step)
-        a, (K, k), w_old = step.a, self.batches, self.w[-1]
-        w = min(1 / a, w_old / (1 - a) if a < 1 else math.inf)
-        share = 1 - (1 - a) * w / w_old
-        price = min(-SIGMA * math.log(1 - share), share) if share < 1 else 1.0
-        before = self.steps[-1].m
-        seen = []  # (distance from the centre, from the mean, radius, from the centre at most) of every piece
-        for b, pairs in (
-            (self.samples[0], zip(step.here, step.there, strict=True)),
-            (self.samples[1], ((g, None) for g in step.others)),
-        ):
-            for g, old in pairs:
-                turn = (1 - a) / k if old is not None else 0.0
-                y = [b * (turn * (u - v) + a / K * u) for u, v in zip(g, old if old is not None else g, strict=True)]
-                far = distance(y, [b * a / K * m for m in before])
-                mean_off, R = b * (2 * turn * change + a / K * off), b * (turn * change + a / K * spread)
-                seen.append((far, mean_off, R, mean_off + b * ((turn + a / K) * change + a / K * self.sure[-1])))
-        rest = 0.0 if step.lost is None else math.hypot(*step.lost)
+    def ranges(self, block: Sequence[Step]) -> list[tuple[float, float, float]]:
+        known = [(s.spread, 2 * s.spread, s.change) for s in block]
+        if self.constants:
+            L0, L1, s0, s1, *_ = self.constants
+            first = self.gradient(block[0].moved)
+            for i, step in enumerate(block):
+                if any(s.moved * L1 > 1 for s in block[: i + 1]):
+                    break
+                way = math.fsum(s.moved for s in block[1 : i + 1])
+                g = first + way * math.exp(L1 * way) * (L0 + L1 * first)
+                own = s0 + s1 * g, s0 + s1 * g, step.moved * (L0 + L1 * g)
+                known[i] = tuple(map(min, known[i], own))
+        return known
+
+    def add(self, block: Sequence[Step]) -> None:
+        """Steps that are followed together. Whatever charges one of them is made of the past of its samples."""
+        (K, k), (head, tail) = self.batches, self.samples
+        ranges, sure, w_old, first = self.ranges(block), self.sure, self.w[-1], None
+        seen, prices = [], []  # of every step: w, squares, what it pays for not being seen, whether it is as the first
+        before, lost = self.steps[-1].m, 0.0
+        added, kept, level = 0.0, 1.0, 0.0
+        for step, (spread, off, change) in zip(block, ranges, strict=True):
+            a = step.a
+            w = w_old if self.steady else min(1 / a, w_old / max(1 - a, 0.5))
+            share = 1 - (1 - a) * w / w_old
+            prices.append(min(-SIGMA * math.log(1 - share), share) if share < 1 else 1.0)
+            turn, own = (1 - a) / k, a / K
+            heads = head * (2 * turn * change + own * off)
+            tails = tail * own * off
+            most = len(step.here) * heads + len(step.others) * tails
+            if first is None:
+                highest = max(1.15 * most / a, sure)
+            bar = highest + lost
+            R = w * max(head * (turn * change + own * spread), tail * own * spread)
+            r = heads + head * ((turn + own) * change + own * bar)
+            r = w * max(r, tails + tail * own * (change + bar))
+            first = first or (1.15 * R, 1.15 * r)
+            far = []
+            for b, pairs in (
+                (head, zip(step.here, step.there, strict=True)),
+                (tail, ((g, g) for g in step.others)),
+            ):
+                t = turn if b == head else 0.0
+                for g, old in pairs:
+                    y = [b * (t * (u - v) + own * u) for u, v in zip(g, old, strict=True)]
+                    far.append(distance(y, [b * own * m for m in before]) ** 2)
+            fine = first[0] >= R and first[1] >= r and highest >= most / a and all(s[3] for s in seen)
+            seen.append((w, w * w * math.fsum(far), w * most, fine))
+            rest = 0.0 if step.lost is None else math.hypot(*step.lost)
+            for costs in self.costs:
+                costs.append(w * rest)
+            lost, before, w_old = lost + rest, step.m, w
+            added, kept, level = added + most + rest, kept * (1 - min(a, 0.999)), max(level, (most + rest) / a)
+            self.steps.append(step)
+            self.w.append(w)
+        self.sure = min(level + kept * max(sure - level, 0.0), sure + added)
+        self.charge(block[0].a, prices, first, seen)
+
+    def charge(self, a: float, prices: list[float], first: tuple[float, float], seen: list[Any]) -> None:
+        n, t = len(seen), len(self.steps) - 1
         for j, (lam, B, p_old, costs) in enumerate(zip(self.lam, self.B, self.p, self.costs, strict=True)):
             p = p_old
             if self.squares > 0:
-                wanted = math.sqrt(self.squares / (2 * max(price, SIGMA * a)))
+                wanted = math.sqrt(self.squares / (2 * max(prices[0], SIGMA * a)))
                 p = p_old if p_old / 1.3 <= wanted <= p_old * 1.3 else wanted
-            observed = all(lam * w * r < 0.9 for *_, r in seen)
-            if observed:
-                p = max(p, *(w * w * R * R / B for _, _, R, _ in seen))
-                noise = math.fsum((w * w / (2 * p) + linear(lam, w, r)) * far**2 for far, _, _, r in seen)
-            else:
-                noise = w * math.fsum(most for _, most, _, _ in seen)
-            costs += [price * p, max(p - p_old, 0.0), w * rest, noise]
+            observed = lam * first[1] < 0.9
+            p = max(p, first[0] ** 2 / B) if observed else p
+            each = 1 / (2 * p) + linear(lam, 1, first[1])
+            costs += [price * p for price in prices]
+            costs += [max(p - p_old, 0.0)]
+            costs += [each * squares if observed and fine else surely for _, squares, surely, fine in seen]
             self.p[j] = p
-        new = max(1 / len(self.steps), 0.01)
-        self.squares = (1 - new) * self.squares + new * w * w * math.fsum(far**2 for far, *_ in seen)
-        self.sure.append((1 - a) * self.sure[-1] + math.fsum(most for _, most, _, _ in seen) + rest)
-        self.steps.append(step)
-        self.w.append(w)
+        new = min(1.0, max(n / t, 0.01 * n))
+        self.squares = (1 - new) * self.squares + new * math.fsum(squares for _, squares, *_ in seen) / n
 
 
 def linear(lam: float, w: float, r: float) -> float:

@@ -33,7 +33,7 @@ def test_contraction_is_sharp():
 @given(st.floats(0.001, ours.SURELY), st.floats(-1, 1e3))
 def test_observed_squares(x, z):
     """exp(x z - psi z^2) <= 1 + x z, with what the formulas have for psi(x)."""
-    psi = float(ours._linear(np, 1.0, x, 1.0))
+    psi = x * x * float(ours._per_square(np, 1.0, x))
     assert psi >= -math.log1p(-x) - x
     assert math.exp(max(x * z - psi * z * z, -700)) <= (1 + x * z) * (1 + 1e-12) + 1e-300
 
@@ -69,9 +69,10 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
     size = np.float64(math.hypot(*m))
     start = Ranges(min(scale, noise), min(2 * scale, noise), 0.0)
     state = ours.follow_first_step(np, fixed, CUT, 5.0, start, size, squares)
+    rows, steps = [], []
     for s in range(2, 13):
         a, moved = 0.2 if closure else float(rng.uniform(0.05, 1)), float(rng.uniform(0, 0.05))
-        spread, change = scale * rng.uniform(0.5, 1), 2 * scale * moved
+        spread, change = scale * rng.uniform(0.9, 1), 2 * scale * moved
         if s == range_at:
             spread = change = math.inf
         here, there, others = vector() + m, vector() + m, vector() + m
@@ -81,18 +82,18 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
         z = 2 * a / 5 * others
         lost = rest * vector()
         head, tail = (np.sum((v - b * a / 5 * m) ** 2) for v, b in ((y, 3), (z, 2)))
-        ranges = [ours.from_problem(spread, change)]
-        if known is not None:
-            ranges.append(ours.from_constants(np, known, fixed, state, np.float64(moved)))
-        smallest = Ranges(*(min(float(v) for v in bound) for bound in zip(*ranges, strict=True)))
         m = (1 - a) * m + y + z + lost
-        seen = Observed(a, moved, np.float64(math.hypot(*m)), head, tail, math.hypot(*lost))
-        with np.errstate(invalid="ignore"):
-            state = ours.follow_step(np, fixed, CUT, 0.0 if known is None else known.L1, smallest, state, seen)
-        if range_at is None:
-            step = followed.Step(m.tolist(), spread, change, moved, a, lost.tolist())
-            step.here, step.there, step.others = [here.tolist()], [there.tolist()], [others.tolist()]
-            slow.add(step)
+        rows.append((a, moved, math.hypot(*m), head, tail, math.hypot(*lost), spread, change))
+        steps.append(followed.Step(m.tolist(), spread, change, moved, a, lost.tolist()))
+        steps[-1].here, steps[-1].there, steps[-1].others = [here.tolist()], [there.tolist()], [others.tolist()]
+        if s % 4 == 0:  # blocks of 3, 4 and 4 steps, in arrays of 5
+            *parts, spread, change = np.concatenate([rows, np.full((5 - len(rows), 8), 0.5)]).T
+            stated, seen = ours.from_problem(spread, change), Observed(*parts)
+            with np.errstate(invalid="ignore"):
+                state = ours.follow_block(np, fixed, CUT, known, stated, state, seen, len(rows))
+            if range_at is None:
+                slow.add(steps)
+            rows, steps = [], []
     return float(ours.average_bound(np, fixed, state)), slow.bound() if range_at is None else math.inf
 
 
@@ -101,7 +102,8 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
 def test_agrees_with_the_slow_one(seed, rest, closes):
     closure = (2.0, 0.5, 0.4, 0.3, 0.7, 0.6) if closes else None
     quick, slow = walked(seed, rest=rest, closure=closure)
-    assert 1 < quick / slow < 1 + 1e-9
+    # Rounded up; where w grows, it grows a little less, and theirs is the bound for other weights.
+    assert (1 if closes else 1 - 1e-10) < quick / slow < 1 + 1e-9
 
 
 @settings(max_examples=25)
@@ -122,32 +124,58 @@ def test_a_range_without_end_ends_it(seed, when):
     assert walked(seed, range_at=when)[0] == math.inf
 
 
+def one_step(moved, size=1.0, head=0.01, a=0.2):
+    """A block of one step, and another whose numbers are not to matter."""
+    return Observed(np.array([a, 0.9]), np.array([moved, 5.0]), np.array([size, 7.0]), np.array([head, 9.0]), 0.0, None)
+
+
 def test_a_large_step_ends_descent():
     fixed = ours.instances(1.0, 1.0, 0.2, 10, 0.1, ours.WHOLE)
     closure = Closure(1.0, 2.0, 0.5, 0.1, 1.0, 1.0)
     start = ours.follow_first_step(np, fixed, ours.WHOLE, 5.0, Ranges(0.6, 0.6, 0.0), np.float64(1), 0.0)
-    near, far = (ours.from_constants(np, closure, fixed, start, np.float64(moved)) for moved in (0.5, 0.51))
-    assert near.change < math.inf and far == (math.inf, math.inf, math.inf)
-    moved = Observed(0.2, 0.51, np.float64(1), 0.01, 0.0, 0.0)
-    later = ours.follow_step(np, fixed, ours.WHOLE, closure.L1, ours.from_problem(1.0, 1.0), start, moved)
+
+    def ranges(c, state, *moved):
+        with np.errstate(invalid="ignore"):
+            return ours.from_constants(np, c, fixed, state, np.array(moved))
+
+    near, far = ranges(closure, start, 0.5, 0.5), ranges(closure, start, 0.1, 0.51, 0.1)
+    assert near.change[1] > near.change[0] and near.change[1] < math.inf
+    assert far.spread[0] < math.inf and set(far.spread[1:]) == set(far.change[1:]) == {math.inf}
+    stated = ours.from_problem(np.ones(2), np.ones(2))
+    later = ours.follow_block(np, fixed, ours.WHOLE, closure, stated, start, one_step(0.51), 1)
     near = 1 + float(ours.last_error(np, fixed, later))
     g = near + 0.1 * (1.0 + 2.0 * near)  # the other bound is left, which knows m_t alone
-    assert ours.from_constants(np, closure, fixed, later, np.float64(0.1)).spread == pytest.approx(0.5 + 0.1 * g)
+    assert ranges(closure, later, 0.1).spread == pytest.approx(0.5 + 0.1 * g)
     plain = Closure(1.0, 0.0, 0.5, 0.0, 1.0, 1.0)  # needs no gradient, hence no descent
-    with np.errstate(invalid="ignore"):
-        assert ours.from_constants(np, plain, fixed, later, np.float64(0.1)).spread == pytest.approx(0.5)
+    assert ranges(plain, later, 0.1).spread == pytest.approx(0.5)
 
 
 def test_without_noise_it_is_a_number():
     fixed = ours.instances(0.0, 0.0, 0.2, 10, 0.1, ours.WHOLE)
     state = ours.follow_first_step(np, fixed, ours.WHOLE, 5.0, Ranges(0.0, 0.0, 0.0), np.float64(1), 0.0)
-    seen = Observed(0.2, 0.1, np.float64(1), 0.01, 0.0, 0.0)
-    state = ours.follow_step(np, fixed, ours.WHOLE, 0.0, ours.from_problem(0.0, 0.1), state, seen)
+    stated = ours.from_problem(np.zeros(2), np.full(2, 0.1))
+    state = ours.follow_block(np, fixed, ours.WHOLE, None, stated, state, one_step(0.1), 1)
     assert 1 < ours.average_bound(np, fixed, state) < math.inf
+
+
+@settings(max_examples=60)
+@given(st.lists(st.floats(1e-6, 1), min_size=1, max_size=32), st.floats(1e-3, 1e6), st.sampled_from(["f4", "f8"]))
+def test_weights_are_those_of_the_recursion(alphas, w, kind):
+    """And what is left of w_{s-1} after step s is not negative, rounding included."""
+    a = np.array(alphas, kind)
+    state = ours.Followed(*(None,) * 12)._replace(w=a.dtype.type(w))
+    found = ours._weights(np, state, a, np.finfo(kind).eps)
+    for x, now in zip(a.tolist(), found.tolist(), strict=True):
+        expected = min(1 / x, w / max(1 - x, 0.5))
+        assert now == pytest.approx(expected, rel=1e-9 if kind == "f8" else 8e-3)
+        assert w - (1 - x) * now >= 0
+        w = now
 
 
 @given(st.integers(1, 300), st.integers(1, 300), st.integers(1, 10**6), st.integers(1, 10**5))
 def test_pieces_make_up_the_batches(one, other, steps, pieces):
     k, K = sorted((one, other))
     cut = ours.layout(K, k, K, steps, pieces)
-    assert (cut.heads * cut.head, cut.tails * cut.tail, cut.firsts * cut.first) == (k, K - k, K)
+    batches = (1, 0) if cut.is_whole else (k, K - k)
+    assert (cut.heads * cut.head, cut.tails * cut.tail, cut.firsts * cut.first) == (*batches, K)
+    assert cut.is_whole == (steps >= pieces or K == 1)

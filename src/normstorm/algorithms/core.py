@@ -76,16 +76,15 @@ class Algorithm:
 
     def step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         """Step t >= 2: the new state and the sample gradients asked."""
-        reasons = self.geometry.stopped(state.geometry), self.observer.stopped(state.observer)
-        stopped = [reason for reason in reasons if reason is not False]
-        if not stopped:
+        stopped = self.geometry.stopped(state.geometry)
+        if stopped is False:
             return self._step(problem, state, samples, t)
 
         def go_on() -> tuple[State, Any]:
             moved, cost = self._step(problem, state, samples, t)
             return moved, jnp.asarray(cost, jnp.uint32)
 
-        gone: tuple[State, Any] = jax.lax.cond(jnp.any(jnp.array(stopped)), lambda: (state, jnp.uint32(0)), go_on)
+        gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
         return gone
 
     def point(self, state: State) -> Tree:
@@ -146,7 +145,7 @@ class Algorithm:
         weight, schedule = self.schedule.weight(t, grads, state.schedule)
         m = self.estimator.update_estimate(state.m, grads, weight)
         foreseen = weight if foreseen is None else foreseen
-        watched = self.observer.step(problem, x, x_prev, state.m, m, grads, weight, foreseen, state.observer)
+        watched = self.observer.note(state.m, m, grads, weight, foreseen, state.observer)
         after = state._replace(m=m, estimator=estimator, schedule=schedule, observer=watched)
         return self._move(t, after, grads), cost
 

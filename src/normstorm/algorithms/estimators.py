@@ -143,7 +143,8 @@ class Corrected(_MiniBatch):
 
     The K samples are split once into a head of k and a tail of K - k: the head is asked at x and at x_prev, the tail
     at x. That is K + k sample gradients and nothing is asked twice; the first step asks K and m_1 is their mean.
-    `pieces` cuts head, tail and first batch into so many parts whose gradients are told one by one, for an observer.
+    `pieces` cuts head, tail and first batch into so many parts whose gradients are told one by one, for an observer; if
+    those of the head are 0, that is done in the first step only.
     """
 
     k: int = static()
@@ -159,7 +160,7 @@ class Corrected(_MiniBatch):
         K, k = self.K, self.k
         head, rest = jax.tree.map(lambda s: s[:k], samples), jax.tree.map(lambda s: s[k:], samples)
         tail = pieces = None
-        if self.pieces is None:
+        if self.pieces is None or not self.pieces[0]:
             g_k, g_prev = problem.grad(x, head), problem.grad(x_prev, head)
             if k < K:
                 tail = problem.grad(x, rest)

@@ -2,35 +2,68 @@
 
 An observer is a frozen, JAX-registered dataclass with
 
-    first(problem, x, m, grads)                                         -> state        after m_1 at x_1
-    step(problem, x, x_prev, m_prev, m, grads, weight, foreseen, state) -> state        after m_t at x_t, t >= 2
-    stopped(state)                                                      -> whether no further step is to be made
+    first(problem, x, m, grads)                       -> state    after m_1 at x_1
+    note(m_prev, m, grads, weight, foreseen, state)   -> state    after m_t, t >= 2, with what is to be known of step t
+    follow(problem, before, path, notes, count, state)  -> state    after a chunk of steps, from what was written down
+    stopped(state)                                    -> whether no further step is to be made
 
 `weight` is that of the fresh gradient in m_t, `foreseen` the one that was known before the samples of step t: the same,
-unless the schedule looks at them first.
+unless the schedule looks at them first. A step notes little, and what can be measured of a chunk at once is not its
+business: watching has to be cheap beside a step of a few dozen operations.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from normstorm._shared.pytrees import STATIC, dimension, pytree
 from normstorm._shared.validate import OPEN_UNIT, POSITIVE, number, refuse, whole
 from normstorm.theory import trajectory
 from normstorm.theory.constants import Constants
-from normstorm.theory.trajectory import WHOLE, Closure, Followed, Instances, Layout, Observed, Ranges
+from normstorm.theory.trajectory import (
+    BLOCK,
+    LEAST_BLOCKS,
+    WHOLE,
+    Closure,
+    Followed,
+    Instances,
+    Layout,
+    Observed,
+    Ranges,
+)
 
 from .averaging import NoAveraging
 from .estimators import Corrected, GradientSample, LargeFirstBatch, TwoBatch
 from .geometries import Clipped, Euclidean, Normalized, norm
+from .schedules import Constant
 
 Tree = Any
-PIECES = 40_000  # of all steps together: of more, few bounds become better
+# Parts of all batches together that are looked at one by one; of more, few bounds become better. Ranges from constants,
+# which depend on what was certified before, need more of them, and so do the first steps, if the run ends soon.
+PIECES, PIECES_OF_CONSTANTS, PIECES_TO_STOP = 5_000, 100_000, 40_000
+
+
+class Noted(NamedTuple):
+    """Of step t: the weight, unless it is always the same, sums of squares of the pieces of head and tail, unless the
+    step is one piece, and the length of what was not foreseen in m_t, unless all is."""
+
+    alpha: Any = None
+    head: Any = None
+    tail: Any = None
+    rest: Any = None
+
+
+class Watched(NamedTuple):
+    """What was followed so far, and what the last step noted."""
+
+    followed: Followed
+    noted: Noted
 
 
 @pytree
@@ -41,95 +74,138 @@ class NoObserver:
     def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Tree:
         return ()
 
-    def step(self, *given: Any) -> Tree:
+    def note(self, *given: Any) -> Tree:
         return ()
-
-    def stopped(self, state: Tree) -> Any:
-        return False
 
 
 @pytree
 @dataclass(frozen=True)
 class Trajectory:
-    """The certificate of theory.trajectory, step by step.
+    """The certificate of theory.trajectory.
 
     fixed      what is fixed before the run
     closure    constants from which ranges follow, or None
     first_w    w_1
+    alpha      the weight of every step, and length   its length, if they are the same
     target     the run ends when the bound of the average is at most this; None: it does not
     cut        pieces of a step
     local      whether the problem states ranges (`problem.range`)
+    surprised  whether a weight may differ from the one that was foreseen
+    steady     whether w stays as it is
+    block      steps that are followed together
     """
 
     fixed: Instances
     closure: Closure | None
     first_w: Any
+    alpha: Any
+    length: Any
     target: Any
     cut: Layout = field(metadata=STATIC)
     local: bool = field(metadata=STATIC)
+    surprised: bool = field(metadata=STATIC)
+    steady: bool = field(metadata=STATIC)
+    block: int = field(metadata=STATIC)
 
-    def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Followed:
+    def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Watched:
         size = norm(m)
-        c, known = self.closure, []
-        if c is not None:
-            noise = c.sigma0 + c.sigma1 * c.first_gradient
-            known.append(Ranges(noise, noise, jnp.zeros_like(size)))
+        c, zero = self.closure, jnp.zeros_like(size)
+        known = [] if c is None else [Ranges(*(c.sigma0 + c.sigma1 * c.first_gradient,) * 2, zero)]
         if self.local:
-            known.append(trajectory.from_problem(*problem.range(x, jnp.zeros_like(size))))
-        squares: Any = jnp.zeros_like(size)
+            known.append(trajectory.from_problem(*problem.range(x, zero)))
+        squares: Any = zero
         if self.cut.firsts > 1:
             squares = sum(map(_distances_from_earlier, jax.tree.leaves(grads.pieces))) / self.cut.firsts**2
         fixed = self._in_precision(size)
-        begun = trajectory.follow_first_step(jnp, fixed, self.cut, self.first_w, _smallest(known), size, squares)
-        return _cast(begun, size.dtype)
+        begun = trajectory.follow_first_step(
+            jnp, fixed, self.cut, self.first_w, trajectory.smallest(jnp, known), size, squares
+        )
+        parts = self.alpha is None, self._notes_squares, self.cut.tails > 0, self.surprised
+        return Watched(_cast(begun, size.dtype), Noted(*(zero if part else None for part in parts)))
 
-    def step(
-        self,
-        problem: Any,
-        x: Tree,
-        x_prev: Tree,
-        m_prev: Tree,
-        m: Tree,
-        grads: GradientSample,
-        weight: Any,
-        foreseen: Any,
-        state: Followed,
-    ) -> Followed:
-        size, moved = norm(m), norm(jax.tree.map(jnp.subtract, x, x_prev))
-        fixed, c = self._in_precision(size), self.closure
-        known = [] if c is None else [trajectory.from_constants(jnp, c, fixed, state, moved)]
-        if self.local:
-            known.append(trajectory.from_problem(*problem.range(x, moved)))
-        rest = jnp.zeros_like(size)
-        if foreseen is not weight:
+    @property
+    def _notes_squares(self) -> bool:
+        return not self.cut.is_whole or self.surprised
+
+    def note(self, m_prev: Tree, m: Tree, grads: GradientSample, weight: Any, foreseen: Any, state: Watched) -> Watched:
+        head = tail = rest = None
+        if self.surprised:
             change = weight - foreseen
             unforeseen = jax.tree.map(
                 lambda g, m, sub, prev: change * (g - m - sub + prev), grads.g, m_prev, grads.g_sub, grads.g_prev
             )
             rest = norm(unforeseen)
             m = jax.tree.map(jnp.subtract, m, unforeseen)
-        head, tail = self._squares(m_prev, m, grads, foreseen)
-        seen = Observed(foreseen, moved, size, head, tail, rest)
-        L1 = 0.0 if c is None else c.L1
-        return _cast(trajectory.follow_step(jnp, fixed, self.cut, L1, _smallest(known), state, seen), size.dtype)
+        if self._notes_squares:
+            head, tail = self._squares(m_prev, m, grads, foreseen)
+        noted = foreseen if self.alpha is None else None, head, tail, rest
+        dtype = state.followed.size.dtype
+        return state._replace(noted=Noted(*(None if part is None else jnp.asarray(part, dtype) for part in noted)))
 
-    def stopped(self, state: Followed) -> Any:
-        if self.target is None:
-            return False
-        return trajectory.average_bound(jnp, self._in_precision(state.size), state) <= self.target
+    def follow(
+        self, problem: Any, before: tuple[Tree, Tree], x: Tree, m: Tree, size: Any, noted: Noted, count: Any, state: Any
+    ) -> Watched:
+        """Of one seed: x_t, m_t, ||m_t|| and the notes of a chunk, (steps, ...), and x, m of the step before it."""
+        fixed, n = self._in_precision(size), min(self.block, size.shape[0])
+        moved = self._lengths(before[0], x, size)
+        stated = jax.vmap(problem.range)(x, moved) if self.local else None
+        alpha = jnp.asarray(self.alpha, size.dtype) if noted.alpha is None else noted.alpha
+        head = _squared_distances(before[1], m) if noted.head is None else noted.head
+        seen = Observed(alpha, moved, size, head, jnp.zeros(()) if noted.tail is None else noted.tail, noted.rest)
+
+        def block(j: Any, followed: Followed) -> Followed:
+            def part(values: Any) -> Any:
+                return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, j * n, n, 0) if v.ndim else v, values)
+
+            known = None if stated is None else trajectory.from_problem(*part(stated))
+            steps = jnp.minimum(count - j * n, n)
+            after = trajectory.follow_block(
+                jnp, fixed, self.cut, self.closure, known, followed, part(seen), steps, self.steady
+            )
+            return _cast(after, size.dtype)
+
+        followed = jax.lax.fori_loop(0, -(-count // n), block, state.followed)
+        return Watched(followed, state.noted)
+
+    def _lengths(self, before: Tree, x: Tree, size: jax.Array) -> jax.Array:
+        """Of the steps of a chunk; if all are meant to be equally long that is not measured, but rounded up."""
+        if self.length is None:
+            return jnp.sqrt(_squared_distances(before, x))
+        eps = np.finfo(size.dtype).eps
+        far = norm(before) + size.shape[0] * self.length
+        return jnp.full_like(size, self.length * (1 + self.fixed.units * eps) + eps * far)
+
+    def stopped(self, state: Watched) -> Any:
+        followed = state.followed
+        return trajectory.average_bound(jnp, self._in_precision(followed.size), followed) <= self.target
 
     def _in_precision(self, size: jax.Array) -> Instances:
         return Instances(*(jnp.asarray(part, size.dtype) for part in self.fixed))
 
     def _squares(self, m_prev: Tree, m: Tree, grads: GradientSample, a: Any) -> tuple[Any, Any]:
         """Sums of squared distances of the pieces of head and tail from their centre."""
-        if self.cut == WHOLE:
-            return norm(jax.tree.map(jnp.subtract, m, m_prev)) ** 2, 0.0
+        if self.cut.is_whole:
+            return norm(jax.tree.map(jnp.subtract, m, m_prev)) ** 2, None
         cut, (here, there, others) = self.cut, grads.pieces
         fresh, pair = a / cut.K, (1 - a) / cut.k
         head = jax.tree.map(lambda g, old, m: cut.head * (pair * (g - old) + fresh * (g - m)), here, there, m_prev)
         tail = jax.tree.map(lambda g, m: cut.tail * fresh * (g - m), others, m_prev) if cut.tails else None
-        return norm(head) ** 2, norm(tail) ** 2 if cut.tails else 0.0
+        return norm(head) ** 2, norm(tail) ** 2 if cut.tails else None
+
+
+def _squared_distances(first: Tree, points: Tree) -> jax.Array:
+    """Of each of the points, (steps, ...), from the one before it, squared.
+
+    Sums of squares are products with ones: for rows of few numbers that is quicker than to add them up.
+    """
+
+    def squares(before: jax.Array, points: jax.Array) -> jax.Array:
+        flat = jnp.concatenate([before[None], points[:1]]), points
+        steps = [(part[1:] - part[:-1]).reshape(part.shape[0] - 1, -1) for part in flat]
+        return jnp.concatenate([(step * step) @ jnp.ones(step.shape[1], step.dtype) for step in steps])
+
+    total: Any = sum(map(squares, jax.tree.leaves(first), jax.tree.leaves(points)))
+    return jnp.asarray(total)
 
 
 def _cast(state: Followed, dtype: Any) -> Followed:
@@ -143,14 +219,6 @@ def _distances_from_earlier(pieces: jax.Array) -> jax.Array:
     flat = pieces.reshape(pieces.shape[0], -1)
     count = jnp.arange(1, flat.shape[0], dtype=flat.dtype)[:, None]
     return jnp.sum((flat[1:] - jnp.cumsum(flat, 0)[:-1] / count) ** 2)
-
-
-def _smallest(known: list[Ranges]) -> Ranges:
-    """Each bound by the smallest of several."""
-    one, *others = known
-    for other in others:
-        one = Ranges(*(jnp.minimum(a, b) for a, b in zip(one, other, strict=True)))
-    return one
 
 
 def uncovered(algorithm: Any) -> str | None:
@@ -185,17 +253,18 @@ def follow(
     delta: float,
     constants: Constants | None = None,
     target: float | None = None,
-    pieces: int = PIECES,
+    pieces: int | None = None,
 ) -> Any:
     """The same algorithm, watched by the trajectory certificate for a run of about so many steps from x.
 
     Ranges come from the problem's own method `range`, if it has one, and from `constants` of this start, in the
     almost-sure sense, if they are given and all steps go along m_t (or L1 and sigma1 are 0, which needs no such steps).
     With probability at least 1 - delta the bound of the average holds after every step; the run ends when it is at most
-    `target`, if that is given. About `pieces` parts of all the run's batches are looked at one by one.
+    `target`, if that is given. About `pieces` parts of all the run's batches are looked at one by one, if given.
     """
     who = "follow"
-    steps, pieces = whole(who, "steps", steps), whole(who, "pieces", pieces)
+    steps = whole(who, "steps", steps)
+    pieces = None if pieces is None else whole(who, "pieces", pieces)
     delta = number(who, "delta", delta, OPEN_UNIT)
     target = None if target is None else number(who, "target", target, POSITIVE)
     reason = uncovered(algorithm)
@@ -212,15 +281,31 @@ def follow(
     first, later = trajectory.noise_levels(closure, spread)
     if not later < math.inf:
         refuse(who, "range", "finite at x", spread)
-    estimator = algorithm.estimator
-    alpha = float(getattr(algorithm.schedule, "alpha", steps ** (-2 / 3)))
-    first_w = 1 / alpha if hasattr(algorithm.schedule, "alpha") else 1.0
-    cut = WHOLE
-    if not isinstance(estimator, TwoBatch) and max(estimator.K, getattr(estimator, "first_batch", 1)) > 1:
-        cut = trajectory.layout(estimator.K, estimator.k, getattr(estimator, "first_batch", estimator.K), steps, pieces)
-        estimator = replace(estimator, pieces=(cut.heads, cut.tails, cut.firsts))
-    fixed = trajectory.instances(first, later, alpha, steps, delta, cut, dimension(x))
-    watch = Trajectory(fixed, closure, first_w, target, cut, stated is not None)
+    estimator, schedule = algorithm.estimator, algorithm.schedule
+    alpha = float(getattr(schedule, "alpha", steps ** (-2 / 3)))
+    first_w = 1 / alpha if hasattr(schedule, "alpha") else 1.0
+    foresee = getattr(schedule, "foreseen", None)
+    cut, samples = WHOLE, getattr(estimator, "first_batch", estimator.K)
+    if not isinstance(estimator, TwoBatch) and max(estimator.K, samples) > 1:
+        usual = PIECES_OF_CONSTANTS if stated is None else PIECES if target is None else PIECES_TO_STOP
+        cut = trajectory.layout(estimator.K, estimator.k, samples, steps, usual if pieces is None else pieces)
+        estimator = replace(estimator, pieces=(0 if cut.is_whole else cut.heads, cut.tails, cut.firsts))
+    fixed = trajectory.instances(first, later, alpha, steps, delta, cut, estimator.K, dimension(x))
+    always = schedule if isinstance(schedule, Constant) else None
+    equal = type(algorithm.geometry) is Normalized and isinstance(algorithm.averaging, NoAveraging)
+    watch = Trajectory(
+        fixed,
+        closure,
+        first_w,
+        alpha=None if always is None else always.alpha,
+        length=always.eta if always is not None and equal else None,
+        target=target,
+        cut=cut,
+        local=stated is not None,
+        surprised=foresee is not None and foresee(schedule.init(x)) is not None,
+        steady=always is not None,
+        block=1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS)))),
+    )
     return replace(algorithm, estimator=estimator, observer=watch)
 
 

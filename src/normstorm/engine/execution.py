@@ -16,6 +16,7 @@ from normstorm._shared import validate
 from normstorm._shared.hashing import content_hash
 from normstorm._shared.jax_internals import compiler_options
 from normstorm.algorithms.core import Algorithm, State
+from normstorm.algorithms.observers import NoObserver
 from normstorm.random import THREEFRY, seed_words
 
 from .gpu import kernel as on_chip
@@ -224,7 +225,7 @@ class Execution:
         if not self.config.stops:
             return np.zeros(seeds, np.int32)
         ended = np.asarray(jax.vmap(self.algorithm.observer.stopped)(state.observer))
-        return np.where(ended, state.observer.t, 0).astype(np.int32)
+        return np.where(ended, state.observer.followed.t, 0).astype(np.int32)
 
     def ended(self, batches: list[Batch]) -> bool:
         """Whether no seed has a step left to take."""
@@ -341,24 +342,28 @@ def prepare(
     in_step = rows is None or not (on_gpu or alone)
     iterates = width * max(drawn if ahead else 0, 2 * _bytes(x))
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
+    watched = not isinstance(algorithm.observer, NoObserver)
+    stops = watched and algorithm.observer.target is not None
+    chunk = min(chunk, algorithm.observer.block) if stops else chunk
     in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
     config = ExecutionConfig(
         width,
         chunk,
         ahead=ahead,
-        cut=not alone,
+        cut=not (alone or watched),
         average=average and exact,
         in_step=in_step,
         exact=exact,
         valued=valued,
-        costs=costs,
+        costs=None if stops else costs,
         piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
         counted=on_gpu,
-        stops=getattr(algorithm.observer, "target", None) is not None,
+        watched=watched,
+        stops=stops,
         wide=rows is None or _size(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
     )
-    if on_gpu and chip and not config.stops:
+    if on_gpu and chip and not watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)

@@ -40,7 +40,7 @@ class ExecutionConfig(NamedTuple):
     piece    steps that are taken in small arrays, if they fit there; else 0
     counted  whether a chunk of full length is a loop of its own, whose steps are known beforehand: a GPU, which waits
              for the host wherever it has to ask, then need not ask
-    stops    whether a seed may end before the others, and then asks nothing more
+    watched  whether the observer follows a chunk of steps after it;   stops   and may end a seed before the others
     on_chip  whether the loop over steps is one kernel of a GPU
     wide     whether a CPU's 512-bit registers are used;   quick   whether it is compiled in the older and quicker way
     """
@@ -56,6 +56,7 @@ class ExecutionConfig(NamedTuple):
     costs: tuple[int, int] | None
     piece: int = 0
     counted: bool = False
+    watched: bool = False
     stops: bool = False
     on_chip: bool = False
     wide: bool = False
@@ -86,7 +87,8 @@ def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state:
     known = norm(problem.full_grad(point)) if config.average and config.in_step else None
     asked = None if config.costs else jnp.asarray(cost, jnp.uint32)
     m = None if config.cut else state.m
-    return Path(state.x_prev, m, norm(state.m), point if another else None, known, asked)
+    noted = state.observer.noted if config.watched else ()
+    return Path(state.x_prev, m, norm(state.m), point if another else None, known, asked, noted)
 
 
 def _put(table: Tree, row: Tree, i: Any) -> Tree:
@@ -111,6 +113,7 @@ def take_chunk(
     else looks for operations to do at the same time, which takes longer than they do.
     """
     ahead = draw_chunk(problem, algorithm, config, batch.seed, t0) if config.ahead else None
+    over = ended(algorithm, config, t0, batch.state)
 
     def steps(samples: Tree, start: Any, low: Any, high: Any, state: State, path: Path) -> tuple[State, Path]:
         """Steps low .. high - 1 of `samples`, whose first one is step `start` of the chunk."""
@@ -119,12 +122,15 @@ def take_chunk(
             state, path = carry
             t = t0 + 1 + start + i
 
-            def one(seed: jax.Array, state: State, drawn: Tree) -> tuple[State, Path]:
+            def one(seed: jax.Array, state: State, drawn: Tree, ended: Any) -> tuple[State, Path]:
                 drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, t))
                 after, cost = algorithm.step(problem, state, drawn, t)
+                if config.stops:
+                    after = jax.tree.map(lambda new, old: jnp.where(ended, old, new), after, state)
+                    cost = jnp.where(ended, 0, cost)
                 return after, path_row(problem, config, algorithm, after, cost)
 
-            moved, row = jax.vmap(one)(batch.seed, state, at_step(samples, i))
+            moved, row = jax.vmap(one)(batch.seed, state, at_step(samples, i), over)
             return moved, _put(path, row, i)
 
         taken: tuple[State, Path] = jax.lax.fori_loop(low, high, step, (state, path))
@@ -161,6 +167,33 @@ def take_chunk(
     return state, path
 
 
+def ended(algorithm: Algorithm, config: ExecutionConfig, t: Any, state: State) -> jax.Array | None:
+    """Which seeds their observer has ended; None if it may not."""
+    return (t > 0) & jax.vmap(algorithm.observer.stopped)(state.observer) if config.stops else None
+
+
+def followed(
+    problem: Any,
+    algorithm: Algorithm,
+    config: ExecutionConfig,
+    t0: Any,
+    count: Any,
+    batch: Batch,
+    after: State,
+    path: Path,
+) -> State:
+    """The state after a chunk, which its observer has followed; there is nothing to follow in the first step."""
+    steps = jnp.where(t0 == 0, 0, count)
+
+    def one(before: State, after: State, path: Path, ended: Any) -> Tree:
+        last = before.x_prev, before.m
+        watch = algorithm.observer.follow(problem, last, path.x, path.m, path.size, path.noted, steps, after.observer)
+        return watch if ended is None else jax.tree.map(partial(jnp.where, ended), before.observer, watch)
+
+    over = ended(algorithm, config, t0, batch.state)
+    return after._replace(observer=jax.vmap(one, (0, 0, 1, 0))(batch.state, after, path, over))
+
+
 def known_costs(config: ExecutionConfig, t0: Any) -> jax.Array | None:
     """What the steps of a chunk ask, if that is known beforehand."""
     if config.costs is None:
@@ -179,8 +212,11 @@ def advance(
         t0, kept = batch.t, batch.recorder
         end = jnp.minimum(t0 - t0 % config.chunk + config.chunk, stop)
         end = jnp.minimum(end, schedule.record_steps[kept.row]) if config.cut else end
+        end = jnp.where(t0 == 0, 1, end) if config.watched else end  # the first step is not followed
         count = end - t0
         state, path = take_chunk(problem, algorithm, config, t0, count, batch, path)
+        if config.watched:
+            state = followed(problem, algorithm, config, t0, count, batch, state, path)
         seen = measure(problem, config, known_costs(config, t0), kept.stats, path, t0, count)
         stats = updated(kept.stats, seen)
         records, row = record(problem, config, schedule.record_steps, kept, seen, path, state.m)

@@ -112,7 +112,8 @@ class Path(NamedTuple):
 
     m is m_t, if chunks do not end at recorded steps, the only ones that need it;
     point is what the algorithm hands out at step t, if that is another point than its iterate x_t; grad_norm is
-    ||grad F|| there, if it was asked in the step; cost is what the step asked, if that is not known beforehand.
+    ||grad F|| there, if it was asked in the step; cost is what the step asked, if that is not known beforehand;
+    noted is what the step left for the observer.
     """
 
     x: Tree
@@ -121,6 +122,7 @@ class Path(NamedTuple):
     point: Tree | None
     grad_norm: jax.Array | None
     cost: jax.Array | None
+    noted: Tree
 
 
 class Recorder(NamedTuple):

@@ -96,7 +96,7 @@ def certificate_of(algorithm: Algorithm, trace: Trace, confidence: float, reason
     if not isinstance(watch, Trajectory):
         none = (math.inf,) * len(taken)
         return TrajectoryCertificate(math.inf, none, confidence, "nothing", "of no weight", int(taken[0]), reason)
-    seeds = [jax.tree.map(lambda leaf, i=i: leaf[i], trace.observer) for i in range(len(taken))]
+    seeds = [jax.tree.map(lambda leaf, i=i: leaf[i], trace.observer.followed) for i in range(len(taken))]
     found = (float(average_bound(np, watch.fixed, seed)) for seed in seeds)
     bounds = tuple(b if math.isfinite(b) else math.inf for b in found)
     sources = [

@@ -15,7 +15,8 @@ O_sj is the distance of a piece of step s (its samples are cut into pieces) from
 bounds of O_sj and of the radius of a ball that holds the piece, lam w_s r < 1 and p_s >= w_s^2 R^2/B. A step whose
 range is too large for that pays w_s times a sure bound of its noise in the place of the squares. J instances
 (lam, B, p_1) are fixed before the run, and the smallest E_t counts. Statement and proof: docs/theory/trajectory.md.
-Formulas take the module `xp` that computes them: numpy, or one with the same names.
+Steps are followed a block at a time, which costs a fraction of following each as it comes. Formulas take the module
+`xp` that computes them: numpy, or one with the same names.
 
 Source: Fan, Grama and Liu's exponential inequality for observed squares; Ville's inequality; Hoeffding's lemma.
 Departures: psi(x) = -log(1 - x) - x is replaced by x^2/2 + x^3/(3 (1 - x)), which is larger and needs no logarithm; one
@@ -25,6 +26,7 @@ event for the linear and the quadratic part, by Hoelder's inequality; the same c
 from __future__ import annotations
 
 import math
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +44,10 @@ FIRST_SHARE = 0.25  # of delta, for the first batch
 SURELY = 0.9  # lam w r from which on a step is not observed but pays its range; nearer to 1, rounding would count
 ROUNDING = 64  # units in the last place by which a bound is raised, and one for every 32 numbers of a sum
 STEP_ROUNDING = 4  # units for the few operations of one step
+BLOCK = 32  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
+LEAST_BLOCKS = 256
+SLACK = 1.15  # ranges in a block may be so many times those of its first step
+GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 TINY = 1e-30
 
 
@@ -58,12 +64,17 @@ class Layout(NamedTuple):
     firsts: int
     first: int
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether a step is one piece, of which nothing but m_t is needed."""
+        return self.K == 1
 
-WHOLE = Layout(1, 1, 1, 1, 0, 0, 1, 1)  # a step is one piece: nothing but m_t is needed
+
+WHOLE = Layout(1, 1, 1, 1, 0, 0, 1, 1)
 
 
 def layout(K: int, k: int, first_batch: int, steps: int, pieces: int) -> Layout:
-    """Pieces as large as possible, if about so many are to be seen in so many steps."""
+    """Pieces as large as possible, if about so many are to be seen in so many steps: at most one step."""
 
     def size(samples: int) -> int:
         most = max(1, (samples * steps) // pieces)
@@ -71,7 +82,10 @@ def layout(K: int, k: int, first_batch: int, steps: int, pieces: int) -> Layout:
 
     head, tail = size(k), size(K - k)
     first = max(1, min(head, first_batch)) if first_batch % head == 0 else 1
-    return Layout(K, k, k // head, head, (K - k) // tail if tail else 0, tail, first_batch // first, first)
+    begins = first_batch // first, first
+    if steps >= pieces:
+        return WHOLE._replace(firsts=begins[0], first=begins[1])
+    return Layout(K, k, k // head, head, (K - k) // tail if tail else 0, tail, *begins)
 
 
 class Ranges(NamedTuple):
@@ -114,16 +128,16 @@ class Closure(NamedTuple):
 
 
 def instances(
-    first: float, noise: float, alpha: float, steps: int, delta: float, cut: Layout, numbers: int = 1
+    first: float, noise: float, alpha: float, steps: int, delta: float, cut: Layout, batch: int = 1, numbers: int = 1
 ) -> Instances:
-    """For samples whose distance from their mean is at most about `noise` (`first` at the start), and weights alpha;
-    `numbers` are those of x. A first batch of one piece needs no part of delta."""
+    """For samples whose distance from their mean is at most about `noise` (`first` at the start), weights alpha and a
+    `batch` in every step; `numbers` are those of x. A first batch of one piece needs no part of delta."""
     J, share = len(QUIETER), FIRST_SHARE if cut.firsts > 1 else 0.0
     log_run, log_first = math.log(J / (delta * (1 - share))), math.log(J / (delta * FIRST_SHARE))
     first, noise = max(first, TINY), max(noise, TINY)
     piece = noise * max(cut.head, cut.tail) / cut.K  # of w R, about
     quiet, scale = np.array(QUIETER), math.sqrt(2 * CONTRACTION * alpha)
-    level, opening = quiet * noise / math.sqrt(cut.K), quiet * first / math.sqrt(cut.firsts * cut.first)
+    level, opening = quiet * noise / math.sqrt(batch), quiet * first / math.sqrt(cut.firsts * cut.first)
     return Instances(
         lam=math.sqrt(2 * log_run / max(steps - 1, 1)) / level,
         B=ROOM * piece**2 * scale / level,
@@ -177,8 +191,8 @@ class Followed(NamedTuple):
 
 
 class Observed(NamedTuple):
-    """Step s >= 2: the weight a_s, ||x_s - x_{s-1}||, ||m_s||, sums of O_sj^2 over pieces of the head and of the tail,
-    and the length of what is not predictable in m_s (0 if a_s is)."""
+    """Of each step s >= 2 of a block, (n,): the weight a_s, ||x_s - x_{s-1}||, ||m_s||, sums of O_sj^2 over pieces of
+    the head and of the tail, and the length of what is not predictable in m_s (0 if a_s is)."""
 
     alpha: Any
     moved: Any
@@ -199,7 +213,7 @@ def follow_first_step(
     error = ranges.deviation
     if cut.firsts > 1:
         lam, q, R = fixed.first_lam, fixed.first_p, ranges.spread / cut.firsts
-        grown = ranges.deviation / cut.firsts + (1 / (2 * q) + _linear(xp, lam, 1.0, 2 * R)) * squares
+        grown = ranges.deviation / cut.firsts + (1 / (2 * q) + _per_square(xp, lam, 2 * lam * R)) * squares
         grown = xp.where(2 * lam * R < SURELY, grown + (1 / lam + R * R / q) * fixed.log_first, math.inf)
         error = xp.minimum(error, xp.min(xp.sqrt(grown * grown + 2 * grown * q)))
     return Followed(
@@ -218,10 +232,10 @@ def follow_first_step(
     )
 
 
-def _linear(xp: Any, lam: Any, w: Any, r: Any) -> Any:
-    """An upper bound of psi(lam w r)/(lam r^2), if lam w r <= SURELY."""
-    x = xp.minimum(lam * w * r, SURELY)
-    return lam * w * w * (0.5 + x / (3 * (1 - x)))
+def _per_square(xp: Any, lam: Any, x: Any) -> Any:
+    """An upper bound of psi(x) lam/x^2, if x <= SURELY."""
+    x = xp.minimum(x, SURELY)
+    return lam * (0.5 + x / (3 * (1 - x)))
 
 
 def contraction(xp: Any, share: Any) -> Any:
@@ -230,20 +244,24 @@ def contraction(xp: Any, share: Any) -> Any:
 
 
 def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, moved: Any) -> Ranges:
-    """Ranges at the next step, from the smaller of two bounds of the gradient norm there, if moved <= 1/L1.
+    """Ranges at the next steps, (n,) as their lengths, from bounds of the gradient norm, if no step is above 1/L1.
 
-    Descent keeps F below a bound, if all steps went along m_s and none was longer than 1/L1; and near x_t the gradient
-    is near m_t. If L1 and sigma1 are 0, neither is needed.
+    Two are known at the first of them. Descent keeps F below a bound, if all steps went along m_s and none was longer
+    than 1/L1; and near x_t the gradient is near m_t. From there it grows by no more than the path allows. If L1 and
+    sigma1 are 0, none is needed.
     """
-    rate = xp.maximum(followed.rate, moved / last_weight(xp, followed))
-    gap = c.gap + c.L0 / 2 * (followed.curve + moved * moved) + 2 * rate * errors(xp, fixed, followed)
+    first, path = moved[0], _sums(xp, moved)
+    rate = xp.maximum(followed.rate, first / last_weight(xp, followed))
+    gap = c.gap + c.L0 / 2 * (followed.curve + first * first) + 2 * rate * errors(xp, fixed, followed)
     low = c.L1 * gap + xp.sqrt(c.L1 * c.L1 * gap * gap + 2 * c.L0 * gap)
     near = followed.size + last_error(xp, fixed, followed)
-    g = xp.minimum(xp.where(low < math.inf, low, math.inf), near + moved * (c.L0 + c.L1 * near))
+    g = xp.minimum(xp.where(low < math.inf, low, math.inf), near + first * (c.L0 + c.L1 * near))
+    later = xp.maximum(path - first, 0.0)
+    g = g + later * xp.exp(c.L1 * later) * (c.L0 + c.L1 * g)
     up = 1 + fixed.units * _unit(xp, moved)
     noise = up * (c.sigma0 + xp.where(c.sigma1 > 0, c.sigma1 * g, 0.0))
     change = up * moved * (c.L0 + xp.where(c.L1 > 0, c.L1 * g, 0.0))
-    allowed = moved * c.L1 <= 1
+    allowed = xp.arange(moved.shape[0]) < _first(xp, moved * c.L1 > 1)
     return Ranges(*(xp.where(allowed, bound, math.inf) for bound in (noise, noise, change)))
 
 
@@ -252,61 +270,175 @@ def from_problem(spread: Any, change: Any) -> Ranges:
     return Ranges(spread, 2 * spread, change)
 
 
+def smallest(xp: Any, known: list[Ranges]) -> Ranges:
+    """Each bound by the smallest of several."""
+    return Ranges(*(reduce(xp.minimum, bounds) for bounds in zip(*known, strict=True)))
+
+
 def last_weight(xp: Any, followed: Followed) -> Any:
     """theta_t of the last step, which is free in [0, w_t]."""
     return xp.minimum(followed.w, 1.0)
 
 
-def follow_step(
-    xp: Any, fixed: Instances, cut: Layout, L1: Any, ranges: Ranges, old: Followed, seen: Observed
-) -> Followed:
-    """After step s = t + 1; L1 matters to ranges from constants alone."""
-    a, b = seen.alpha, 1 - seen.alpha
-    unit = STEP_ROUNDING * _unit(xp, seen.size)
-    w = xp.minimum(1 / a, old.w * (1 - unit) / xp.maximum(b, TINY))
+def _upto(xp: Any, values: Any) -> Any:
+    """(n, n): whether step j comes before step s or is it."""
+    steps = xp.arange(values.shape[0])
+    return steps[None, :] <= steps[:, None]
+
+
+def _sums(xp: Any, values: Any) -> Any:
+    """Running sums. A block is short: of all pairs at once it is quicker than one after the other."""
+    return xp.sum(xp.where(_upto(xp, values), values, 0.0), 1)
+
+
+def _largest(xp: Any, values: Any) -> Any:
+    """Running maxima."""
+    return xp.max(xp.where(_upto(xp, values), values, -math.inf), 1)
+
+
+def _after(xp: Any, first: Any, values: Any) -> Any:
+    """`first`, and what stands one step earlier."""
+    return xp.concatenate([xp.asarray(first)[None], values[:-1]])
+
+
+def _weights(xp: Any, old: Followed, a: Any, unit: Any) -> Any:
+    """w_s = min(1/a_s, w_{s-1}/(1 - a_s)), but at most twice w_{s-1}, for all steps at once.
+
+    That is the smallest of w_t and of 1/a_j, j <= s, each divided by all 1 - a_i that came since.
+    """
+    grown = _sums(xp, -xp.log1p(-xp.minimum(a, 0.5)))
+    known = -_largest(xp, _after(xp, -xp.log(old.w), xp.log(a) + grown))
+    guarded = 1 - GUARD * unit * xp.arange(1, a.shape[0] + 1)
+    return xp.minimum(1 / a, guarded * xp.exp(grown + known))
+
+
+class Terms(NamedTuple):
+    """What the steps of a block are charged by: of each step, (n,), or of each instance, (J,).
+
+    w, theta, price    w_s, theta_{s-1} and C_s
+    off, level         a sure bound of the noise of step s, and the error at which it would settle with it
+    good               so many steps have the ranges for which the rest is made; the others pay `off`
+    p, of_squares      p_s, and what a square costs;   observes   whether the instance sees squares
+    """
+
+    w: Any
+    theta: Any
+    price: Any
+    off: Any
+    level: Any
+    good: Any
+    p: Any
+    of_squares: Any
+    observes: Any
+
+
+def block_terms(
+    xp: Any, fixed: Instances, cut: Layout, ranges: Ranges, old: Followed, seen: Observed, steady: bool
+) -> Terms:
+    """Of every step from what is known before its samples are: numbers of the block from those of its first step."""
+    a, eps = seen.alpha, _unit(xp, seen.size)
+    unit = STEP_ROUNDING * eps
+    w = old.w if steady else _weights(xp, old, a, eps)
+    w_prev = old.w if steady else _after(xp, old.w, w)
     # w_{s-1} - (1 - a_s) w_s without cancellation, rounded down: a smaller theta is as true.
-    fallen = old.w - w
-    theta = xp.maximum(fallen + a * w - unit * (abs(fallen) + a * w), 0.0)
-    fresh, pair = a / cut.K, b / cut.k
+    theta = xp.maximum(w_prev - w + a * w - unit * (abs(w_prev - w) + a * w), 0.0)
+    price = contraction(xp, theta / w_prev)
+    fresh, pair = a / cut.K, (1 - a) / cut.k
     # Pieces of the head and of the tail: how far from their mean, radius of the ball, how far from the centre.
     head_off = cut.head * (2 * pair * ranges.change + fresh * ranges.deviation)
     head_R = cut.head * (pair * ranges.change + fresh * ranges.spread)
-    head_r = head_off + cut.head * ((pair + fresh) * ranges.change + fresh * old.sure)
-    tail_off = tail_R = tail_r = 0.0
-    if cut.tails:
-        tail_off, tail_R = cut.tail * fresh * ranges.deviation, cut.tail * fresh * ranges.spread
-        tail_r = tail_off + cut.tail * fresh * (ranges.change + old.sure)
-    B, lam, price = fixed.B, fixed.lam, contraction(xp, theta / old.w)
-    # Where w grows nothing is paid for p, and the weight of a later step counts.
-    wanted = xp.sqrt(old.square / (2 * xp.maximum(price, CONTRACTION * a)))
-    keep = (old.square == 0) | ((wanted <= HYSTERESIS * old.p) & (wanted * HYSTERESIS >= old.p))
-    largest, r = w * xp.maximum(head_R, tail_R), xp.maximum(head_r, tail_r)
+    tail_off, tail_R = cut.tail * fresh * ranges.deviation, cut.tail * fresh * ranges.spread
     off = cut.heads * head_off + cut.tails * tail_off
-    observes = lam * w * r < SURELY
-    p = xp.maximum(xp.where(keep, old.p, wanted), xp.where(observes, (1 + unit) * largest * largest / B, 0.0))
-    squares = (w * w / (2 * p) + _linear(xp, lam, w, head_r)) * seen.head
-    squares = squares + (w * w / (2 * p) + _linear(xp, lam, w, tail_r)) * seen.tail
-    cost = price * p + xp.maximum(p - old.p, 0.0) + w * seen.rest + xp.where(observes, squares, w * off)
+    level = off / xp.maximum(a, TINY)
+    highest = xp.maximum(SLACK * _at_first(level), old.sure)
+    sure = (1 + unit) * (highest + (0.0 if seen.rest is None else _after(xp, 0.0, _sums(xp, seen.rest))))
+    head_r = head_off + cut.head * ((pair + fresh) * ranges.change + fresh * sure)
+    tail_r = tail_off + cut.tail * fresh * (ranges.change + sure)
+    R, r = w * xp.maximum(head_R, tail_R), w * xp.maximum(head_r, tail_r)
+    most_R, most_r = SLACK * _at_first(R), SLACK * _at_first(r)
+    good = _first(xp, ~((most_R >= R) & (most_r >= r) & (highest >= level)))
+    # Where w grows nothing is paid for p, and the weight of a later step counts.
+    wanted = xp.sqrt(old.square / (2 * xp.maximum(_at_first(price), CONTRACTION * _at_first(a))))
+    keep = (old.square == 0) | ((wanted <= HYSTERESIS * old.p) & (wanted * HYSTERESIS >= old.p))
+    observes = fixed.lam * most_r < SURELY
+    p = xp.maximum(xp.where(keep, old.p, wanted), xp.where(observes, (1 + unit) * most_R * most_R / fixed.B, 0.0))
+    of_squares = 1 / (2 * p) + _per_square(xp, fixed.lam, fixed.lam * most_r)
+    return Terms(w, theta, price, off, level, good, p, of_squares, observes)
+
+
+def follow_block(
+    xp: Any,
+    fixed: Instances,
+    cut: Layout,
+    closure: Closure | None,
+    stated: Ranges | None,
+    old: Followed,
+    seen: Observed,
+    count: Any,
+    steady: bool = False,
+) -> Followed:
+    """After the first `count` >= 1 steps of a block; what is given of the others does not matter.
+
+    Ranges come from constants, from the problem, or both. If `steady`, w stays as it is. Numbers may stand for arrays
+    of equal numbers.
+    """
+    known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved)]
+    known = known if stated is None else [*known, stated]
+    terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, steady)
+    a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
+    rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(moved.shape[0])
+
+    def total(values: Any, upto: Any = count) -> Any:
+        return xp.sum(xp.where(steps < upto, values, 0.0), 0)
+
+    def largest(values: Any) -> Any:
+        return xp.max(xp.where(steps < count, values, 0.0), 0)
+
+    squares, sides = w * w * (seen.head + seen.tail), w * terms.off
+    good = xp.minimum(count, terms.good)
+    noise = terms.of_squares * total(squares, good) + total(xp.where(steps < good, 0.0, sides))
+    cost = total(terms.price) * p + xp.maximum(p - old.p, 0.0) + total(w * rest)
+    cost = cost + xp.where(terms.observes, noise, total(sides))
     cost = xp.where(cost < math.inf, cost, math.inf)  # nor is it a number if a range is none
-    share = xp.maximum(1 / old.t, FORGETS)
     paid, paid_lost = _kahan(xp, old.paid, old.lost[0], cost)
-    weight, weight_lost = _kahan(xp, old.weight, old.lost[1], theta)
-    norms, norms_lost = _kahan(xp, old.norms, old.lost[2], theta * old.size)
-    curve, curve_lost = _kahan(xp, old.curve, old.lost[3], seen.moved * seen.moved)
+    weight, weight_lost = _kahan(xp, old.weight, old.lost[1], total(theta))
+    norms, norms_lost = _kahan(xp, old.norms, old.lost[2], total(theta * _after(xp, old.size, seen.size)))
+    curve, curve_lost = _kahan(xp, old.curve, old.lost[3], total(moved * moved))
+    share = xp.minimum(xp.maximum(count / (old.t + count - 1), FORGETS * count), 1.0)
+    L1, kept = 0.0 if closure is None else closure.L1, total(xp.log1p(-xp.minimum(a, 0.999)))
+    rate = xp.maximum(old.rate, largest(moved / xp.maximum(theta, TINY)))
     return Followed(
-        w=w,
+        w=w if steady else w[count - 1],
         p=p,
         paid=paid,
         weight=weight,
         norms=norms,
         curve=curve,
         lost=(paid_lost, weight_lost, norms_lost, curve_lost),
-        size=seen.size,
-        square=(1 - share) * old.square + share * (w * w * (seen.head + seen.tail)),
-        sure=(1 + unit) * (b * old.sure + off + seen.rest),
-        rate=xp.where(seen.moved * L1 <= 1, xp.maximum(old.rate, seen.moved / xp.maximum(theta, TINY)), math.inf),
-        t=old.t + 1,
+        size=seen.size[count - 1],
+        square=(1 - share) * old.square + share * (total(squares) / count),
+        sure=_left(xp, old.sure, kept, total(terms.off + rest), largest(terms.level + rest / xp.maximum(a, TINY))),
+        rate=xp.where(largest(moved) * L1 <= 1, rate, math.inf),
+        t=old.t + count,
     )
+
+
+def _left(xp: Any, old: Any, kept: Any, added: Any, level: Any) -> Any:
+    """A sure bound of the error after a block, if exp(kept) is left of that before it.
+
+    (1 - a) e + off lies between e and off/a: an error above all of these approaches them. Nor is it above the sum.
+    """
+    up = 1 + BLOCK * STEP_ROUNDING * _unit(xp, old)
+    return up * xp.minimum(level + xp.exp(kept) * xp.maximum(old - level, 0.0), old + added)
+
+
+def _first(xp: Any, which: Any) -> Any:
+    """The place of the first one, or the number of all."""
+    return xp.min(xp.where(which, xp.arange(which.shape[0]), which.shape[0]), 0)
+
+
+def _at_first(values: Any) -> Any:
+    return values[0] if values.ndim else values
 
 
 def _unit(xp: Any, like: Any) -> Any:
