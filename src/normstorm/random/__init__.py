@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -25,8 +25,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.lax import bitcast_convert_type
-from numpy.polynomial import Chebyshev, Polynomial
 
+from normstorm._shared.elementary import DEGREES, cosine, minus_log, sine_ratio, small_whole
 from normstorm._shared.jax_internals import apart, custom_vmap, define_prng_impl
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
@@ -46,6 +46,11 @@ def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[jax.Array,
     return a, b
 
 
+# Traced once for each form of its arguments and then written in place: tracing a program would be mostly this.
+in_place = partial(jax.jit, inline=True)
+_threefry = in_place(threefry)
+
+
 def words(key: jax.Array, shape: Sequence[int]) -> tuple[jax.Array, jax.Array]:
     """Two 32-bit words for every element of `shape`."""
     size = math.prod(shape)
@@ -61,8 +66,8 @@ def _drawn(key: jax.Array, counter: Callable[..., tuple[Any, Any]], *arguments: 
     another operation of every step.
     """
 
-    def both(key: jax.Array, *arguments: Any) -> tuple[jax.Array, jax.Array]:
-        return threefry((key[0], key[1]), counter(*arguments))
+    def both(key: jax.Array, *arguments: Any) -> Any:
+        return _threefry((key[0], key[1]), counter(*arguments))
 
     if jax.default_backend() != "cpu":
         return both(key, *arguments)
@@ -114,50 +119,6 @@ def seed_words(seeds: Sequence[int]) -> np.ndarray:
 def step_key(seed: jax.Array, step: Any) -> jax.Array:
     """The typed key of one step of one seed; `seed` is a row of seed_words."""
     return jax.random.fold_in(jax.random.wrap_key_data(seed, impl=THREEFRY), step)
-
-
-def series(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
-    """Horner's rule, lowest power first."""
-    total = jnp.full_like(x, coefficients[-1])
-    for c in coefficients[-2::-1]:
-        total = total * x + c
-    return total
-
-
-def fitted(function: Callable[[np.ndarray], np.ndarray], low: float, high: float, degree: int) -> list[float]:
-    """Coefficients of the polynomial that meets `function` in Chebyshev's points, lowest power first."""
-    return [float(c) for c in Chebyshev.interpolate(function, degree, (low, high)).convert(kind=Polynomial).coef]
-
-
-LOW, MIDDLE = math.sqrt(0.5), 0.75 * math.sqrt(2)  # mantissas lie in [LOW, 2 LOW), an interval around MIDDLE
-DEGREES = {"float64": (14, 7), "float32": (8, 4)}
-LOGARITHM = {t: fitted(lambda v: np.log(MIDDLE + v), LOW - MIDDLE, MIDDLE - LOW, n) for t, (n, _) in DEGREES.items()}
-# sin(pi v / 2) / v and cos(pi v / 2) as polynomials in v^2.
-SINE = {t: fitted(lambda w: math.pi / 2 * np.sinc(np.sqrt(w) / 2), 0, 1, n) for t, (_, n) in DEGREES.items()}
-COSINE = {t: fitted(lambda w: np.cos(math.pi / 2 * np.sqrt(w)), 0, 1, n) for t, (_, n) in DEGREES.items()}
-
-
-def minus_log(u: jax.Array) -> jax.Array:
-    """-log u for 0 < u < 2: u = 2^e m with m in [sqrt(1/2), sqrt 2), and a polynomial for log m.
-
-    Nothing here is slow and used twice, so the compiler keeps it in one loop with the bits that it comes from.
-    """
-    double = u.dtype == jnp.float64
-    word: Any = np.uint64 if double else np.uint32
-    bits, bias = (52, 1023) if double else (23, 127)
-    root = np.array(LOW, u.dtype).view(word)
-    shifted = bitcast_convert_type(u, word) + (np.array(1, u.dtype).view(word) - root)
-    exponent = _small_whole(shifted >> word(bits)) - bias
-    m = bitcast_convert_type((shifted & word(2**bits - 1)) + root, u.dtype)
-    minus: jax.Array = -(exponent * math.log(2) + series(LOGARITHM[str(u.dtype)], m - MIDDLE))
-    return minus
-
-
-def _small_whole(n: jax.Array) -> jax.Array:
-    """A small unsigned integer as a floating-point number of its width, by writing it below a large power of two."""
-    if n.dtype == jnp.uint64:
-        return bitcast_convert_type(n | np.uint64(0x4330000000000000), jnp.float64) - 2.0**52
-    return bitcast_convert_type(n | U32(0x4B000000), jnp.float32) - 2.0**23
 
 
 def normal(key: jax.Array, shape: Sequence[int], dtype: Any = float) -> jax.Array:
@@ -218,14 +179,15 @@ def _numbers(normals: int, uniforms: int, dtype: str) -> Callable[[jax.Array], j
 
 @cache
 def _indices(count: int, size: int) -> Callable[[jax.Array], jax.Array]:
-    return _for_many_keys(lambda keys: _index_rows(keys, count, size))
+    return _for_many_keys(lambda keys: _index(size, _halves(_counted(keys, 0, count))[0]))
 
 
 def _for_many_keys(rows: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
     """From a function of keys (2, n) with a column for each: of one key, or of many, which then lie along columns."""
+    rows = in_place(rows)
 
     @custom_vmap
-    def drawn(key: jax.Array) -> jax.Array:
+    def drawn(key: jax.Array) -> Any:
         return rows(key[:, None])[:, 0]
 
     @drawn.def_vmap
@@ -242,14 +204,10 @@ def _rows(keys: jax.Array, normals: int, uniforms: int, dtype: str) -> jax.Array
     """
     pairs = -(-normals // 2)
     word = _counted(keys, 0, pairs)
-    radius = apart(lambda word: _radius(_open_interval(_halves(word)[0], dtype)), word)
-    sine, cosine = _pair(radius, _halves(word)[1])
+    radius = apart(lambda word: _radius(_halves(word)[0], dtype), word)
+    along, across = _pair(radius, _halves(word)[1])
     uniform = _below_one(*_halves(_counted(keys, pairs, pairs + uniforms)), dtype)
-    return jnp.concatenate([uniform, sine, cosine[: normals - pairs]])
-
-
-def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
-    return _index(size, _halves(_counted(keys, 0, count))[0])
+    return jnp.concatenate([uniform, along, across[: normals - pairs]])
 
 
 def _counted(keys: jax.Array, start: int, stop: int) -> Any:
@@ -261,22 +219,24 @@ def _pair(radius: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     """radius sin(pi v / 2) and +-radius cos(pi v / 2); v and the sign come from the bits of `angle`."""
     dtype = str(radius.dtype)
     if dtype == "float64":
-        v = (_small_whole((angle | U32(1)).astype(jnp.uint64)) - 2.0**31) * 2.0**-31
+        v = (small_whole((angle | U32(1)).astype(jnp.uint64)) - 2.0**31) * 2.0**-31
         sign = bitcast_convert_type(angle.astype(jnp.uint64) << np.uint64(63), jnp.int64)
     else:
         v = bitcast_convert_type((angle | U32(1)) ^ U32(2**31), jnp.int32).astype(dtype) * 2.0**-31
         sign = bitcast_convert_type(angle << U32(31), jnp.int32)
-    sine = radius * v * series(SINE[dtype], v * v)
-    cosine = bitcast_convert_type(radius * series(COSINE[dtype], v * v), sign.dtype)
-    return sine, bitcast_convert_type(cosine ^ sign, radius.dtype)
+    sine = radius * v * sine_ratio(v * v)
+    across = bitcast_convert_type(radius * cosine(v * v), sign.dtype)
+    return sine, bitcast_convert_type(across ^ sign, radius.dtype)
 
 
-def _open_interval(word: jax.Array, dtype: str) -> jax.Array:
-    """32 bits as a number in (0, 1), written below a leading one, and half a unit more; float32 may round to 1."""
+def _radius(word: jax.Array, dtype: str) -> jax.Array:
+    """sqrt(2 E): 32 bits as u in (0, 1), written below a leading one, and half a unit more; float32 may round to 1."""
     if dtype == "float32":
-        return word.astype(jnp.float32) * 2.0**-32 + 2.0**-33
-    upper = word.astype(jnp.uint64) << np.uint64(20)
-    return bitcast_convert_type(upper | np.uint64(0x3FF0000000080000), jnp.float64) - 1
+        u = word.astype(jnp.float32) * 2.0**-32 + 2.0**-33
+    else:
+        upper = word.astype(jnp.uint64) << np.uint64(20)
+        u = bitcast_convert_type(upper | np.uint64(0x3FF0000000080000), jnp.float64) - 1
+    return jnp.sqrt(jnp.maximum(2 * minus_log(u), 0))
 
 
 def _below_one(a: jax.Array, b: jax.Array, dtype: str) -> jax.Array:
@@ -288,7 +248,3 @@ def _below_one(a: jax.Array, b: jax.Array, dtype: str) -> jax.Array:
 
 def _pack(high: jax.Array, low: jax.Array) -> jax.Array:
     return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
-
-
-def _radius(u: jax.Array) -> jax.Array:
-    return jnp.sqrt(jnp.maximum(2 * minus_log(u), 0))
