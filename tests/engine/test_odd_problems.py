@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from normstorm._shared.pytrees import Fixed
 from normstorm.algorithms import normalized_storm
 from normstorm.algorithms.sgd import sgd
 from normstorm.engine import run
-from normstorm.engine.execution import Fixed
 from normstorm.random import index, numbers, seed_words, step_key
 
 STORM = normalized_storm(alpha=0.3, eta=0.01, K=2)

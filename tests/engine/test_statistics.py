@@ -65,15 +65,6 @@ def test_mean_minimum_records_and_picks_equal_a_plain_loop(result: Trace, i: int
     assert np.linalg.norm(result.last[i] - xs[-1]) == pytest.approx(0.05, rel=1e-12)
 
 
-def test_rows_are_a_flat_table(result: Trace) -> None:
-    table = list(result.rows())
-    assert len(table) == 3 * result.record_steps.size
-    assert table[-1]["seed"] == 2**63 + 1
-    assert table[-1]["step"] == STEPS
-    assert table[-1]["cost"] == 1 + 2 * (STEPS - 1)
-    assert table[-1]["status"] == "ok"
-
-
 @pytest.mark.parametrize("chunk", [None, 1])
 @pytest.mark.parametrize("candidates", [1, 8, STEPS - 1, STEPS + 5])
 def test_candidates_are_the_iterates_of_their_steps(candidates: int, chunk: int | None, result: Trace) -> None:

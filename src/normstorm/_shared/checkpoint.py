@@ -1,25 +1,26 @@
-"""One file that holds a run: tensors in safetensors, everything else as JSON text in its metadata.
+"""One file that holds a run: a tree of arrays in safetensors, everything else as JSON text in its metadata.
 
 A file is written beside its target and renamed, so that a reader finds the old one or the new one, never half of
-one. It carries a format version, the caller's fingerprint of what is run, and a checksum; a file that differs in
-any of these is refused with one sentence.
+one. It carries a format version, the caller's identity of what is run, and a checksum; a file that differs in any of
+these is refused with one sentence.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from pathlib import Path
 from typing import Any
 
+import jax
 import numpy as np
-from safetensors import SafetensorError
-from safetensors.numpy import load as load_tensors
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save as save_tensors
 
-from normstorm._shared import files
-from normstorm._shared.hashing import content_hash
+from . import files
+from .hashing import content_hash
 
+Path = str | os.PathLike[str]
+Tree = Any
 VERSION = 3
 FORMAT = "normstorm-run"
 
@@ -34,60 +35,54 @@ def usable(who: str, path: Any) -> None:
     files.writable(what, files.checked(what, path))
 
 
-def save(path: str | os.PathLike[str], arrays: dict[str, np.ndarray], identity: dict[str, Any]) -> None:
+def save(path: Path, tree: Tree, identity: dict[str, Any]) -> None:
     """Write atomically; `identity` says what is run and must come back unchanged on load."""
-    text = json.dumps(identity, sort_keys=True)
+    text, arrays = json.dumps(identity, sort_keys=True), _named(tree)
     header = {"format": FORMAT, "version": str(VERSION), "identity": text, "sha256": content_hash(arrays, text)}
-    content = save_tensors({name: np.ascontiguousarray(value) for name, value in arrays.items()}, header)
-    files.write_atomically(path, content)
+    files.write_atomically(path, save_tensors({n: np.ascontiguousarray(a) for n, a in arrays.items()}, header))
 
 
-def identity_of(path: str | os.PathLike[str]) -> dict[str, Any]:
+def identity_of(path: Path) -> dict[str, Any]:
     """What the file says that it belongs to; nothing if it cannot be read, which `load` will say."""
     try:
-        found = json.loads(_header(path, Path(path).read_bytes()).get("identity", "{}"))
+        found = json.loads(_read(path)[0].get("identity", "{}"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def load(
-    path: str | os.PathLike[str], identity: dict[str, Any], expected: dict[str, tuple[tuple[int, ...], str]]
-) -> dict[str, np.ndarray]:
-    """The arrays of a file that belongs to `identity` and holds exactly `expected`: name -> (shape, dtype)."""
-    content = Path(path).read_bytes()
-    header = _header(path, content)
+def load(path: Path, identity: dict[str, Any], like: Tree) -> Tree:
+    """The tree of a file that belongs to `identity` and holds arrays of exactly the forms of `like`."""
+    header, arrays = _read(path)
     if header.get("format") != FORMAT:
         raise ValueError(f"checkpoint: {path} must be a file written by a run; it is something else")
     if header.get("version") != str(VERSION):
         raise ValueError(f"checkpoint: {path} must have version {VERSION}; got version {header.get('version')}")
-    try:
-        arrays = load_tensors(content)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ValueError(f"checkpoint: {path} must be an undamaged file; its tensors cannot be read") from error
-    text = header.get("identity", "")
+    text, expected = header.get("identity", ""), _named(like)
     if header.get("sha256") != content_hash(arrays, text):
         raise ValueError(f"checkpoint: {path} must be an undamaged file; its checksum does not match")
     _same_run(path, json.loads(text), json.loads(json.dumps(identity)))
-    found = {name: (value.shape, value.dtype.str) for name, value in arrays.items()}
-    if found != expected:
-        odd = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    found, wanted = ({name: (a.shape, a.dtype.str) for name, a in part.items()} for part in (arrays, expected))
+    if found != wanted:
+        odd = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
         raise ValueError(f"checkpoint: {path} must hold the arrays of this run; {odd[0]} is missing or different")
-    return arrays
+    return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
 
 
-def _header(path: str | os.PathLike[str], content: bytes) -> dict[str, str]:
-    size = int.from_bytes(content[:8], "little")
+def _named(tree: Tree) -> dict[str, Any]:
+    """The leaves by their paths."""
+    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(tree)}
+
+
+def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     try:
-        if len(content) < 8 or size > len(content) - 8:
-            raise ValueError("shorter than its header")
-        metadata = json.loads(content[8 : 8 + size]).get("__metadata__")
-    except (ValueError, AttributeError) as error:
-        raise ValueError(f"checkpoint: {path} must be an undamaged safetensors file; it has no header") from error
-    return metadata if isinstance(metadata, dict) else {}
+        with safe_open(path, framework="numpy") as file:
+            return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ValueError(f"checkpoint: {path} must be an undamaged safetensors file; it cannot be read") from error
 
 
-def _same_run(path: str | os.PathLike[str], found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):
             raise ValueError(

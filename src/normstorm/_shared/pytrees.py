@@ -1,4 +1,4 @@
-"""Dataclasses as pytrees: numbers are leaves, static fields and the class are structure. And whether a point fits."""
+"""Dataclasses as pytrees: numbers are leaves, static fields and the class are structure. What is none; what fits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from dataclasses import fields
 from typing import Any, TypeVar
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+
+from .hashing import content_hash
 
 STATIC = {"static": True}
 Class = TypeVar("Class", bound=type)
@@ -36,6 +39,23 @@ def pytree(cls: Class) -> Class:
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
     return cls
+
+
+class Fixed:
+    """An object that JAX does not know as a pytree, so that it becomes part of the program.
+
+    Two are the same if they are one object whose content has not changed in between.
+    """
+
+    def __init__(self, problem: Any) -> None:
+        self.problem = problem
+        self.content = content_hash(getattr(problem, "__dict__", None))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and self.problem is other.problem and self.content == other.content
+
+    def __hash__(self) -> int:
+        return id(self.problem)
 
 
 def misfit(problem: Any, x: Any) -> str | None:
@@ -68,3 +88,8 @@ def _shapes(tree: Any) -> str:
 def dimension(x: Any) -> int:
     """Numbers in a point."""
     return sum(int(np.size(leaf)) for leaf in jax.tree.leaves(x))
+
+
+def bytes_of(tree: Any) -> int:
+    """Bytes of all its numbers."""
+    return sum(int(np.size(leaf)) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(tree))

@@ -15,7 +15,7 @@ from __future__ import annotations
 import contextlib
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, NoReturn, SupportsFloat
 
 import numpy as np
@@ -138,6 +138,16 @@ def whole(who: str, name: str, value: Any, least: int = 1, most: int | None = No
         refuse(who, name, f"an integer >= {least}", value)
     end = limit or (f"{most:.0e}" if most >= ROUND and str(most).strip("0") == "1" else str(most))
     refuse(who, name, f"an integer in [{least}, {end}]", value, f", {limit}={most}" if limit else "")
+
+
+def seed_list(who: str, value: Any, most: int) -> list[int]:
+    """Different integers in [0, 2^64), or n <= most for 0..n-1."""
+    if integer(value) is not None or not isinstance(value, Iterable):
+        return list(range(whole(who, "seeds", value, 1, most)))
+    found = [whole(who, "seeds", seed, 0, 2**64 - 1) for seed in value]
+    if not found or len(set(found)) < len(found):
+        raise ValueError(f"{who}: seeds must be different integers, at least one; got {len(found)} of them")
+    return found
 
 
 def batch(who: str, name: str, value: Any, at_most: int | None = None) -> int:

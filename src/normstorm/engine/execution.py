@@ -15,6 +15,7 @@ import numpy as np
 from normstorm._shared import validate
 from normstorm._shared.hashing import content_hash
 from normstorm._shared.jax_internals import compiler_options
+from normstorm._shared.pytrees import Fixed, bytes_of, dimension
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.observers import NoObserver
 from normstorm.random import THREEFRY, seed_words
@@ -69,23 +70,6 @@ GATHERED = 256  # rows of a table up to which a step gathers them faster in 512-
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
 
 
-class Fixed:
-    """A problem that JAX does not know as a pytree becomes part of the program.
-
-    Two are the same if they are one object whose content has not changed in between.
-    """
-
-    def __init__(self, problem: Any) -> None:
-        self.problem = problem
-        self.content = content_hash(getattr(problem, "__dict__", None))
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and self.problem is other.problem and self.content == other.content
-
-    def __hash__(self) -> int:
-        return id(self.problem)
-
-
 @cache
 def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, ...]) -> Any:
     """All steps of a batch, compiled once for all horizons, seeds and values of the algorithm's numbers.
@@ -110,14 +94,6 @@ def platform() -> str:
 def widths() -> tuple[int, ...]:
     """The width classes of this machine."""
     return WIDTHS[platform()]
-
-
-def _size(tree: Tree) -> int:
-    return sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(tree))
-
-
-def _bytes(tree: Tree) -> int:
-    return sum(math.prod(jnp.shape(leaf)) * jnp.result_type(leaf).itemsize for leaf in jax.tree.leaves(tree))
 
 
 def width_class(seeds: int, numbers: int, rows: int, largest: int) -> int:
@@ -334,13 +310,13 @@ def prepare(
     known = getattr(problem, "is_exact", True)
     exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     rows, given, on_gpu = validate.integer(getattr(problem, "size", None)), width, platform() == "gpu"
-    drawn, largest = _bytes(samples), max(_bytes(samples), _bytes(x))
-    width = width_class(len(seeds), _size(x), rows or 1, largest) if given is None else given
+    drawn, largest = bytes_of(samples), max(bytes_of(samples), bytes_of(x))
+    width = width_class(len(seeds), dimension(x), rows or 1, largest) if given is None else given
     alone = width == 1 and largest <= ALONE and not on_gpu
     # Drawing ahead fills a register or a GPU; it must not make the pieces of a chunk too small.
     ahead = width * drawn <= LARGE_SAMPLES if on_gpu else alone and not SMALL_SAMPLES < drawn <= SMALL
     in_step = rows is None or not (on_gpu or alone)
-    iterates = width * max(drawn if ahead else 0, 2 * _bytes(x))
+    iterates = width * max(drawn if ahead else 0, 2 * bytes_of(x))
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
     watched = not isinstance(algorithm.observer, NoObserver)
     stops = watched and algorithm.observer.target is not None
@@ -356,11 +332,11 @@ def prepare(
         exact=exact,
         valued=valued,
         costs=None if stops else costs,
-        piece=_piece(chunk, max(map(_bytes, in_loop))) if alone else 0,
+        piece=_piece(chunk, max(map(bytes_of, in_loop))) if alone else 0,
         counted=on_gpu,
         watched=watched,
         stops=stops,
-        wide=rows is None or _size(samples) <= GATHERED,
+        wide=rows is None or dimension(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
     )
     if on_gpu and chip and not watched:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -73,21 +72,3 @@ class Trace:
     def status(self) -> np.ndarray:
         """ "ok" or "diverged" for every seed."""
         return np.where(self.diverged_at > 0, DIVERGED, OK)
-
-    def rows(self) -> Iterator[dict[str, Any]]:
-        """The records as a flat table, one row per seed and recorded step."""
-        status = self.status
-        for i, seed in enumerate(self.seeds):
-            for j, step in enumerate(self.record_steps):
-                yield {
-                    "algorithm": self.algorithm,
-                    "problem": self.problem,
-                    "seed": int(seed),
-                    "status": str(status[i]),
-                    "step": int(step),
-                    "cost": int(self.record_cost[i, j]),
-                    "grad_norm": float(self.grad_norm[i, j]),
-                    "running_mean": float(self.running_mean[i, j]),
-                    "value": float(self.value[i, j]),
-                    "error": float(self.error[i, j]),
-                }

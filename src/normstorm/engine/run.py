@@ -5,21 +5,22 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared import checkpoint as storage
 from normstorm._shared import validate
+from normstorm._shared.jax_internals import abstract
 from normstorm.algorithms.core import Algorithm
 from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
-from . import checkpoint as storage
 from .execution import Execution, platform, prepare, start, widths
 from .loop import Batch
 from .results import Trace
@@ -67,44 +68,83 @@ def run(
     """
     storage.usable("run", checkpoint)
     _check(problem, algorithm, progress, checkpoint_seconds, fingerprint)
-    x, todo = as_point("run", x0, problem), _seeds(seeds)
-    for name, value in (("steps", steps), ("records", records), ("candidates", candidates)):
-        _whole(name, value)
-    if progress_steps is not None:
-        _whole("progress_steps", progress_steps)
+    x, todo = as_point("run", x0, problem), validate.seed_list("run", seeds, LONGEST)
+    numbers = {"steps": steps, "records": records, "candidates": candidates}
+    steps, records, candidates = (_whole(name, value) for name, value in numbers.items())
+    progress_steps = None if progress_steps is None else _whole("progress_steps", progress_steps)
     usual = cores() if platform() == "cpu" else 1
     threads = usual if threads is None else _whole("threads", threads)
     width = _width(width, checkpoint)
     check_problem("run", problem, x)
-    kept: dict[str, Any] = {"records": int(records), "candidates": int(candidates)}
     average = validate.flag("run", "average", average)
-    prepared = partial(prepare, problem, algorithm, x, int(steps), todo, width=width, average=average, **kept)
-    execution, batches = start(prepared, x)
-    identity = {} if checkpoint is None else {**execution.identity(x), "fingerprint": fingerprint}
+    kept: dict[str, Any] = {"records": records, "candidates": candidates, "average": average, "width": width}
+    execution, batches = start(partial(prepare, problem, algorithm, x, steps, todo, **kept), x)
+    keeper = None
+    if checkpoint is not None:
+        keeper = Keeper(checkpoint, {**execution.identity(x), "fingerprint": fingerprint}, checkpoint_seconds)
+        batches = keeper.resumed(batches) if os.path.exists(checkpoint) else batches
+    return execution.result(_advanced(execution, batches, threads, progress, progress_steps, keeper))
+
+
+class Keeper(NamedTuple):
+    """Where a run is kept, what it is, and after how many seconds it is kept again."""
+
+    path: str | os.PathLike[str]
+    identity: dict[str, Any]
+    seconds: float
+
+    def save(self, batches: list[Batch]) -> None:
+        """All batches in one tree, the batch on the first axis."""
+        whole = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(batches))
+        storage.save(self.path, whole, self.identity)
+
+    def save_anyway(self, stop: KeyboardInterrupt, batches: list[Batch]) -> None:
+        """On the way out: if it fails, the interruption carries the reason."""
+        try:
+            self.save(batches)
+        except Exception as error:
+            what = f"{type(error).__name__}: {error}"
+            stop.add_note(f"run: checkpoint {self.path} could not be saved; got {what}")
+
+    def resumed(self, batches: list[Batch]) -> list[Batch]:
+        """What the file holds in place of batches of this form."""
+        n = len(batches)
+        like = jax.tree.map(lambda leaf: abstract((n, *leaf.shape), leaf.dtype), batches[0])
+        found = storage.load(self.path, self.identity, like)
+        return [jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), found) for i in range(n)]
+
+
+def _advanced(
+    execution: Execution,
+    batches: list[Batch],
+    threads: int,
+    progress: Callable[[int, int], None] | None,
+    fixed: int | None,
+    keeper: Keeper | None,
+) -> list[Batch]:
+    """All batches after their last step; what is there is kept on the way, at the end and when interrupted."""
+    # If nobody waits for the end of a round over all batches, it is enough that no call keeps Ctrl-C waiting.
+    watched = progress is not None or keeper is not None
+    patience = PATIENCE * (1 if watched else -(-execution.batches // threads))
+    saved = time.monotonic()
     with ThreadPoolExecutor(threads) as pool:
         spread = map if threads == 1 else partial(_spread, pool)
-        batches = _resume(checkpoint, identity, batches) or batches
-        # If nobody waits for the end of a round over all batches, it is enough that no call keeps Ctrl-C waiting.
-        watched = progress is not None or checkpoint is not None
-        patience = PATIENCE * (1 if watched else -(-execution.batches // threads))
-        saved = time.monotonic()
-        rounds = _rounds(execution, batches, spread, progress_steps, patience)
+        rounds = _rounds(execution, batches, spread, fixed, patience)
         try:
             for done, batches in rounds:
                 if progress is not None:
                     progress(done, execution.steps)
-                now = time.monotonic()
-                over = done == steps or execution.ended(batches)
-                if checkpoint is not None and (now - saved >= checkpoint_seconds or over):
-                    storage.save(checkpoint, _flat(batches), identity)
-                    saved = now
+                over = done == execution.steps or execution.ended(batches)
+                if keeper is not None and (over or time.monotonic() - saved >= keeper.seconds):
+                    keeper.save(batches)
+                    saved = time.monotonic()
                 if over:
                     break
         except KeyboardInterrupt as stop:
-            if checkpoint is not None:
-                _save_anyway(stop, checkpoint, batches, identity)
+            if keeper is not None:
+                keeper.save_anyway(stop, batches)
             raise
-    return execution.result(batches)
+    return batches
 
 
 def _rounds(
@@ -133,34 +173,6 @@ def _spread(pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) 
     return pool.map(call, *args)
 
 
-def _flat(batches: list[Batch]) -> dict[str, np.ndarray]:
-    """All batches in one dictionary of arrays, the batch on the first axis."""
-    stacked = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(batches))
-    return {jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(stacked)}
-
-
-def _save_anyway(
-    stop: KeyboardInterrupt, path: str | os.PathLike[str], batches: list[Batch], identity: dict[str, Any]
-) -> None:
-    """Save on the way out; the interruption goes on even if that fails, and carries the reason."""
-    try:
-        storage.save(path, _flat(batches), identity)
-    except Exception as error:
-        stop.add_note(f"run: checkpoint {path} could not be saved; got {type(error).__name__}: {error}")
-
-
-def _resume(path: str | os.PathLike[str] | None, identity: dict[str, Any], batches: list[Batch]) -> list[Batch] | None:
-    if path is None or not os.path.exists(path):
-        return None
-    leaves = jax.tree_util.tree_leaves_with_path(batches[0])
-    names = [jax.tree_util.keystr(name) for name, _ in leaves]
-    n = len(batches)
-    expected = {name: ((n, *leaf.shape), leaf.dtype.str) for name, (_, leaf) in zip(names, leaves, strict=True)}
-    arrays = storage.load(path, identity, expected)
-    structure = jax.tree.structure(batches[0])
-    return [jax.tree.unflatten(structure, [jnp.asarray(arrays[name][i]) for name in names]) for i in range(n)]
-
-
 def cores() -> int:
     """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -172,15 +184,15 @@ def _check(problem: Any, algorithm: Any, progress: Any, checkpoint_seconds: Any,
         kind = type(algorithm).__name__
         raise ValueError(f"run: algorithm must be a normstorm.algorithms.Algorithm; got an object of type {kind}")
     if progress is not None and not callable(progress):
-        raise ValueError(f"run: progress must be a function or None; got progress={progress!r}")
+        validate.refuse("run", "progress", "a function or None", progress)
     if not (isinstance(checkpoint_seconds, float) and checkpoint_seconds == math.inf):
         validate.nonnegative("run", "checkpoint_seconds", checkpoint_seconds)
     if not isinstance(fingerprint, str):
-        raise ValueError(f"run: fingerprint must be a string; got fingerprint={fingerprint!r}")
+        validate.refuse("run", "fingerprint", "a string", fingerprint)
 
 
-def _whole(name: str, value: Any, least: int = 1, most: int = LONGEST) -> int:
-    return validate.whole("run", name, value, least, most)
+def _whole(name: str, value: Any) -> int:
+    return validate.whole("run", name, value, 1, LONGEST)
 
 
 def _width(width: Any, checkpoint: str | os.PathLike[str] | None) -> int | None:
@@ -190,17 +202,5 @@ def _width(width: Any, checkpoint: str | os.PathLike[str] | None) -> int | None:
         found = None if checkpoint is None else storage.identity_of(checkpoint).get("width")
         return found if found in classes else None
     if validate.integer(width) not in classes:
-        names = ", ".join(map(str, classes))
-        raise ValueError(f"run: width must be one of {names}, or None; got width={width!r}")
+        validate.refuse("run", "width", f"one of {', '.join(map(str, classes))}, or None", width)
     return int(width)
-
-
-def _seeds(seeds: Any) -> list[int]:
-    if hasattr(seeds, "item") and np.ndim(seeds) == 0:
-        seeds = seeds.item()
-    if not isinstance(seeds, Iterable):
-        return list(range(_whole("seeds", seeds)))
-    todo = [_whole("seeds", s, 0, 2**64 - 1) for s in seeds]
-    if not todo or len(set(todo)) < len(todo):
-        raise ValueError(f"run: seeds must be different integers, at least one; got {len(todo)} of them")
-    return todo

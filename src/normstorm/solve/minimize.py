@@ -24,11 +24,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from normstorm._shared import checkpoint as storage
 from normstorm._shared import validate
 from normstorm._shared.pytrees import dimension
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.algorithms.core import Algorithm
-from normstorm.engine import checkpoint as storage
 from normstorm.engine.results import Trace
 from normstorm.engine.run import run
 from normstorm.problems.check import as_point
