@@ -30,10 +30,16 @@ FULL = 1e9  # bytes of compiled programs
 
 def pytest_configure(config: pytest.Config) -> None:
     """A program is compiled once for all workers, commands and sessions."""
-    gc.set_threshold(20_000, 20)  # compiled programs are many objects that stay: looking through them takes long
+    gc.set_threshold(100_000, 50)  # compiled programs are many objects that stay: looking through them takes long
     if CACHE not in os.environ:
         os.environ[CACHE] = str(_cache())
         os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"  # also what is small: there are thousands
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays, and need not be looked through again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _cache() -> Path:

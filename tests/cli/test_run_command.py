@@ -253,8 +253,7 @@ def test_an_edited_file_does_not_resume_the_run_of_the_old_one(run, tmp_path: Pa
     text = Path(own.__file__).read_text()
     (tmp_path / "mine.py").write_text(text)
     words = ["run", "mine.py:problem", "--target", "0.5", "--seeds", "2", "--checkpoint", "run.ckpt"]
-    done = interrupted(words, tmp_path)
-    assert done.returncode == 130 and "the same command resumes from run.ckpt" in done.stderr
+    assert run(*words)[0] == 0 and (tmp_path / "run.ckpt").is_file()
     (tmp_path / "mine.py").write_text(text.replace("0.5 * jnp.sum((x - row) ** 2)", "0.5 * jnp.sum((x - row) ** 4)"))
     code, out, err = run(*words)
     assert (code, out) == (2, "") and err.count("\n") == 1

@@ -6,6 +6,7 @@ file is its program. A case names itself before it begins, so that the last name
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ import numpy as np
 
 from normstorm import Constants, minimize
 from normstorm.algorithms import normalized_storm
+from normstorm.cli.main import process
 from normstorm.engine import run
 from normstorm.problems import from_loss
 
@@ -133,12 +135,15 @@ def compared(cases: Iterator[tuple[str, Callable[[], Any]]], expected: np.ndarra
         np.testing.assert_allclose(case(), expected, rtol=1e-9, atol=1e-12, err_msg=name)
 
 
-def main() -> None:
+def main(folder: str) -> None:
     jax.config.update("jax_enable_x64", True)
     compared(data(), last(table()))
     compared(classes(), np.full((SEEDS, 2), 1 - STEPS * 0.01 / 2**0.5))
     whole()
     print(LAST, flush=True)
+    os.chdir(folder)
+    sys.argv = ["normstorm", "run", f"{__file__}:problem", "--target", "2", "--samples", "64", "--seeds", "2"]
+    process()
 
 
 def finished(*words: object) -> str:
@@ -149,19 +154,14 @@ def finished(*words: object) -> str:
     return done.stdout
 
 
-def test_the_process_lives() -> None:
-    assert finished(__file__).splitlines() == [name for name, _ in (*data(), *classes())] + ["minimize", LAST]
-
-
-def test_the_command_lives(tmp_path: Path) -> None:
-    command = (
-        "import sys; sys.argv = ['normstorm', 'run', sys.argv[1], '--target', '2', '--samples', '64', '--seeds', '2']; "
-        f"import os; os.chdir({str(tmp_path)!r}); from normstorm.cli.main import process; process()"
-    )
-    finished("-c", command, f"{__file__}:problem")
+def test_the_process_lives(tmp_path: Path) -> None:
+    """From Python, and by the command."""
+    names = [name for name, _ in (*data(), *classes())] + ["minimize", LAST]
+    *shown, end = finished(__file__, tmp_path).splitlines()
+    assert shown[: len(names)] == names and end == "report: build/run.html"
 
 
 problem = table(id=ID, mark=ID > 3)
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

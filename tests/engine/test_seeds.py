@@ -121,10 +121,14 @@ def test_alone_in_a_crowd_in_chunks_and_resumed(name: str, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("name", CASES)
 def test_widths_differ_in_last_digits_alone(name: str) -> None:
-    """Ten steps, after which rounding has hardly grown: 1e-12 of double precision, 1e-4 of single."""
+    """Ten steps, after which rounding has hardly grown: 1e-12 of double precision, 1e-4 of single.
+
+    All widths of one problem, of the others half of those above 1, each of them with two problems.
+    """
     problem, x0 = case(name)
-    found = [run(problem, STORM, x0, 10, [CROWD[3]], width=width) for width in widths()]
-    assert [trace.width for trace in found] == list(widths())
+    others = widths()[1:] if name == "float64" else widths()[1 + list(CASES).index(name) % 2 :: 2]
+    found = [run(problem, STORM, x0, 10, [CROWD[3]], width=width) for width in (widths()[0], *others)]
+    assert [trace.width for trace in found] == [widths()[0], *others]
     for trace in found[1:]:
         tolerance = 1e-12 if x0.dtype == np.float64 else 1e-4
         np.testing.assert_allclose(trace.last, found[0].last, rtol=tolerance, atol=tolerance)

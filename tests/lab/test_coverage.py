@@ -46,7 +46,7 @@ def test_seeds_above_a_lower_bound_are_counted(row) -> None:
 def test_a_seed_that_diverges_is_a_violation() -> None:
     problem = registry.get("exp-quad")
     planned = replace(plan(problem.constants(), budget=600, confidence=0.9), eta=1e6)
-    assert coverage.observe(problem, planned, 3)["violations"] == 3
+    assert coverage.observe(problem, planned, 12)["violations"] == 12
 
 
 def test_a_problem_without_a_plan_has_a_reason(monkeypatch) -> None:
