@@ -247,3 +247,17 @@ def points_table(report: dict[str, Any]) -> str:
     for r in report["coverage"]:
         lines.append(f"| {r['noise']} | `{r['method']}` | {r['wrong']} of {r['runs']} | {r['over_delta']:.2f} |")
     return "\n".join(lines)
+
+
+def stopping_table(report: dict[str, Any]) -> str:
+    """Sample gradients until the certificate along the run reaches a target, beside the plan's for the same one."""
+    head = ("problem, target", "median", "least", "most", "aim", "the plan's", "plan / median", "certified", "true")
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for r in report["rows"]:
+        costs = " | ".join(f"{r[name]:,.0f}" for name in ("median", "least", "most", "aim", "plan"))
+        ended = "" if r["ended"] == r["seeds"] else f" ({r['ended']} of {r['seeds']} ended)"
+        ratio = f"{r['plan'] / r['median']:.1f}"
+        lines.append(
+            f"| {r['problem']}, {r['target']}{ended} | {costs} | {ratio} | {r['bound']:.4g} | {r['true']:.4g} |"
+        )
+    return "\n".join(lines)
