@@ -163,27 +163,13 @@ def minimize(
     storage.usable("minimize", checkpoint)
     if x0 is not None:
         as_point("minimize", x0)
-    if confidence is not None:
-        confidence = validate.confidence("minimize", confidence)
-    if samples is not None:
-        samples = sample_count(samples)
-    choose = validate.one_of("minimize", "choose", choose, CHOICES)
-    if validate.one_of("minimize", "stop", stop, STOPS) == "certified":
-        if target is None:
-            raise ValueError(
-                f"minimize: target must be given if stop is 'certified'; got budget={budget!r}, target=None"
-            )
-        choose = "smallest" if choose == "two-phase" else choose
+    confidence = None if confidence is None else validate.confidence("minimize", confidence)
+    samples = None if samples is None else sample_count(samples)
+    choose = _check_choice(choose, stop, target, budget)
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
-    level = next(c for c in (found.confidence, confidence, DEFAULT_CONFIDENCE) if c is not None)
-    if level > HIGHEST:
-        raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
+    level = _level(found, confidence)
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
-    if found.horizon > LONGEST:
-        raise ValueError(
-            f"minimize: target and budget must lead to at most {LONGEST} steps; got a plan of {found.horizon} steps"
-        )
     algorithm, steps, reason = _watched(problem, x1, found, level, target if stop == "certified" else None)
     with Progress(progress) as shown:
         trace = run(
@@ -208,6 +194,28 @@ def minimize(
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
     return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop)
+
+
+def _check_choice(choose: str, stop: str, target: float | None, budget: int | None) -> str:
+    """How the point is chosen; where the run may end early, two-phase would choose among steps that never come."""
+    choose = validate.one_of("minimize", "choose", choose, CHOICES)
+    if validate.one_of("minimize", "stop", stop, STOPS) == "plan":
+        return choose
+    if target is None:
+        raise ValueError(f"minimize: target must be given if stop is 'certified'; got budget={budget!r}, target=None")
+    return "smallest" if choose == "two-phase" else choose
+
+
+def _level(plan: Plan, confidence: float | None) -> float:
+    """The confidence of what is certified, and that a plan is not longer than a run can be."""
+    level = next(c for c in (plan.confidence, confidence, DEFAULT_CONFIDENCE) if c is not None)
+    if level > HIGHEST:
+        raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
+    if plan.horizon > LONGEST:
+        raise ValueError(
+            f"minimize: target and budget must lead to at most {LONGEST} steps; got a plan of {plan.horizon} steps"
+        )
+    return level
 
 
 def _watched(

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from normstorm._shared.validate import refuse, whole
 
-from .certificates import MEANINGS
 from .constants import Constants
-from .plan import Term, round_up, sample_gradients
+from .plan import Term, round_up, sample_gradients, sorted_terms, term_lines, told
 from .planner.solver import natural_units
 from .schedules.blocks import Bounds
 from .schedules.shrinking import Shrinking
@@ -126,7 +125,6 @@ class AnytimePlan:
 
     def explain(self) -> str:
         """The plan in plain text: the schedule, the bound at some t, each term at the horizon."""
-        width = max(len(term.name) for term in self.terms)
         power = f"((1 + s0)/(t + s0))^(2/3), s0 = {self.shift:.6g}"
         lines = [
             self.guarantee,
@@ -135,10 +133,7 @@ class AnytimePlan:
             f"k = {self.sub_batch}.",
             *(f"  t = {t:<12} bound {round_up(b, 6)}" for t, b in self.bounds.items()),
             f"At t = {self.horizon} ({self.sample_gradients} sample gradients) it is the sum of",
-            *(
-                f"  {term.name:<{width}}  {term.value:<11.5g} {term.value / self.bound:6.1%}  {term.meaning}"
-                for term in self.terms
-            ),
+            *term_lines(self.terms, self.bound),
             *self.notes,
         ]
         return "\n".join(lines)
@@ -151,25 +146,12 @@ class AnytimePlan:
             "shift": self.shift,
             "shortest": self.shortest,
             "longest": self.longest,
-            "horizon": self.horizon,
-            "batch": self.batch,
-            "sub_batch": self.sub_batch,
-            "bound": self.bound,
             "bounds": [{"t": t, "sample_gradients": self.cost_at(t), "bound": b} for t, b in self.bounds.items()],
-            "certificate": self.certificate,
-            "guarantee": self.guarantee,
-            "sample_gradients": self.sample_gradients,
-            "confidence": self.confidence,
-            "rule": self.rule,
-            "free": self.free,
-            "constants": self.constants.to_dict(),
-            "terms": [asdict(term) for term in self.terms],
-            "notes": list(self.notes),
+            **told(self),
         }
 
 
 def terms_of(found: Bounds, slope: float) -> tuple[Term, ...]:
-    """The summands of the last bound in the caller's units, largest first."""
+    """The summands of the last bound."""
     weights = found.weights[-1]
-    terms = [Term(name, MEANINGS[name], float(part[-1] / weights) * slope) for name, part in found.parts.items()]
-    return tuple(sorted((t for t in terms if t.value > 0), key=lambda t: -t.value))
+    return sorted_terms({name: float(part[-1] / weights) for name, part in found.parts.items()}, slope)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -118,17 +119,13 @@ class Plan:
     def explain(self) -> str:
         """The plan in plain text: parameters, each term of the bound, what dominates."""
         largest = max(self.terms, key=lambda term: term.value)
-        width = max(len(term.name) for term in self.terms)
         lines = [
             self.guarantee,
             "",
             f"alpha = {self.alpha:.6g} (beta = 1 - alpha), eta = {self.eta:.6g}, T = {self.horizon}, "
             f"K = {self.batch}, k = {self.sub_batch}; {self.sample_gradients} sample gradients.",
             f"The bound {round_up(self.bound, 6)} is the sum of",
-            *(
-                f"  {term.name:<{width}}  {term.value:<11.5g} {term.value / self.bound:6.1%}  {term.meaning}"
-                for term in self.terms
-            ),
+            *term_lines(self.terms, self.bound),
             f"The largest is {largest.name}: {largest.value / self.bound:.0%}.",
             *self.notes,
         ]
@@ -140,22 +137,33 @@ class Plan:
             "beta": self.beta,
             "alpha": self.alpha,
             "eta": self.eta,
-            "horizon": self.horizon,
-            "batch": self.batch,
-            "sub_batch": self.sub_batch,
-            "bound": self.bound,
-            "certificate": self.certificate,
-            "guarantee": self.guarantee,
-            "sample_gradients": self.sample_gradients,
-            "confidence": self.confidence,
-            "rule": self.rule,
-            "free": self.free,
+            **told(self),
             "error": self.error,
             "slope": self.slope,
-            "constants": self.constants.to_dict(),
-            "terms": [asdict(term) for term in self.terms],
-            "notes": list(self.notes),
         }
+
+
+def told(plan: Any) -> dict[str, Any]:
+    """What plans of either kind tell, as JSON-ready values."""
+    names = ("horizon", "batch", "sub_batch", "bound", "certificate", "guarantee", "sample_gradients", "confidence")
+    return {
+        **{name: getattr(plan, name) for name in (*names, "rule", "free")},
+        "constants": plan.constants.to_dict(),
+        "terms": [asdict(term) for term in plan.terms],
+        "notes": list(plan.notes),
+    }
+
+
+def term_lines(terms: tuple[Term, ...], bound: float) -> list[str]:
+    """The summands of a bound, a line for each."""
+    width = max(len(term.name) for term in terms)
+    return [f"  {t.name:<{width}}  {t.value:<11.5g} {t.value / bound:6.1%}  {t.meaning}" for t in terms]
+
+
+def sorted_terms(parts: Mapping[str, float], unit: float) -> tuple[Term, ...]:
+    """The summands of a bound in the caller's units, largest first."""
+    terms = [Term(name, MEANINGS[name], value * unit) for name, value in parts.items()]
+    return tuple(sorted((t for t in terms if t.value > 0), key=lambda t: -t.value))
 
 
 def sample_gradients(T: int, K: int, k: int) -> int:
@@ -168,12 +176,6 @@ def mean_error(bound: Bound, T: int, unit: float, confidence: float | None) -> d
     if confidence is None or bound.error is None or bound.slope is None or not math.isfinite(bound.error):
         return {"error": None, "slope": None}
     return {"error": float(bound.error) / T * unit * (1 + 1e-14), "slope": float(bound.slope)}
-
-
-def make_terms(bound: Bound, slope: float) -> tuple[Term, ...]:
-    """The summands of a bound in the caller's units, largest first."""
-    terms = [Term(name, MEANINGS[name], value * slope) for name, value in bound.terms().items()]
-    return tuple(sorted((t for t in terms if t.value > 0), key=lambda t: -t.value))
 
 
 def round_up(value: float, digits: int = 4) -> str:

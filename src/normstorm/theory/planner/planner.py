@@ -13,7 +13,7 @@ from .. import rules
 from ..anytime_plan import AnytimePlan
 from ..certificates import CATALOGUE, EXPECTATION, HIGH_PROBABILITY, Case
 from ..constants import Constants
-from ..plan import DEFAULT_CONFIDENCE, Plan, make_terms, mean_error, round_up
+from ..plan import DEFAULT_CONFIDENCE, Plan, mean_error, round_up, sorted_terms
 from .allocate import MAX_HORIZON, Allocator, smallest
 from .anytime import anytime_plan
 from .solver import Answer, Solver, Triple, natural_units
@@ -85,9 +85,10 @@ def plan(
     """
     _check_choice(target, horizon, budget)
     target = None if target is None else validate.number("plan", "target", target, validate.POSITIVE)
-    horizon = None if horizon is None else validate.whole("plan", "horizon", horizon, 1, MAX_HORIZON)
-    budget = None if budget is None else validate.whole("plan", "budget", budget, 1, MAX_HORIZON)
-    batch = None if batch is None else validate.whole("plan", "batch", batch, 1, MAX_HORIZON)
+    horizon, budget, batch = (
+        None if value is None else validate.whole("plan", name, value, 1, MAX_HORIZON)
+        for name, value in (("horizon", horizon), ("budget", budget), ("batch", batch))
+    )
     if sub_batch is not None:
         most, limit = (MAX_HORIZON, None) if batch is None else (batch, "batch")
         sub_batch = validate.whole("plan", "sub_batch", sub_batch, 1, most, limit)
@@ -98,33 +99,36 @@ def plan(
     if budget is not None and budget < (batch or sub_batch or 1):
         raise ValueError(f"plan: budget must be an integer >= batch = {batch or sub_batch}; got budget={budget}")
     if validate.flag("plan", "anytime", anytime):
-        _check_anytime(rule, certificate, confidence)
-        assert confidence is not None
-        return anytime_plan(constants, target, horizon, budget, confidence, batch, sub_batch)
+        level = _check_anytime(rule, certificate, confidence)
+        return anytime_plan(constants, target, horizon, budget, level, batch, sub_batch)
     if rule == "paper":
         if certificate is not None:
             raise ValueError(f"plan: certificate must be left out with rule='paper'; got certificate={certificate!r}")
         return _paper_plan(constants, target, horizon, budget, confidence, delta, batch, sub_batch)
     _check_certificate(certificate, delta)
     solver = Solver(constants, delta, certificate)
-    if horizon is not None:
-        K = batch if batch is not None else sub_batch or 1
-        k = sub_batch if sub_batch is not None else K
-        answer = solver.solve([Triple(horizon, K, k)])[0]
+    if target is not None and certificate is None and constants.first_gradient <= target:
+        # The start is good enough, and one step the fewest.
+        answer = solver.solve([Triple(1, batch or sub_batch or 1, sub_batch or 1)])[0]
     else:
-        allocator = Allocator(solver, batch, sub_batch)
-        if budget is not None:
-            answer = allocator.for_budget(budget)
-        else:
-            assert target is not None
-            if certificate is None and constants.first_gradient <= target:
-                # The start is good enough, and one step the fewest.
-                answer = solver.solve([Triple(1, allocator.smallest_budget, sub_batch or 1)])[0]
-                return _sharp_plan(constants, solver, answer, confidence, chosen=False)
-            # Raising by an ulp on the way back to the caller's units must not step over the target.
-            answer = allocator.for_target(target / solver.slope * (1 - 1e-14))
-    _check_reached(answer.value * solver.slope, target, horizon, budget, certificate)
+        answer = _searched(solver, target, horizon, budget, batch, sub_batch)
+        _check_reached(answer.value * solver.slope, target, horizon, budget, certificate)
     return _sharp_plan(constants, solver, answer, confidence, chosen=certificate is not None)
+
+
+def _searched(
+    solver: Solver, target: float | None, horizon: int | None, budget: int | None, batch: int | None, sub: int | None
+) -> Answer:
+    """The best parameters for the one question that was asked."""
+    if horizon is not None:
+        K = batch or sub or 1
+        return solver.solve([Triple(horizon, K, sub or K)])[0]
+    allocator = Allocator(solver, batch, sub)
+    if budget is not None:
+        return allocator.for_budget(budget)
+    assert target is not None
+    # Raising by an ulp on the way back to the caller's units must not step over the target.
+    return allocator.for_target(target / solver.slope * (1 - 1e-14))
 
 
 def other_rule(found: Plan, **question: Any) -> dict[str, Any]:
@@ -178,7 +182,7 @@ def _sharp_plan(constants: Constants, solver: Solver, answer: Answer, confidence
         sub_batch=answer.triple.k,
         confidence=confidence,
         bound=value,
-        terms=make_terms(bound, solver.slope),
+        terms=sorted_terms(bound.terms(), solver.slope),
         free=free if name == answer.certificate else None,
         **mean_error(found, answer.triple.T, solver.slope, confidence),
     )
@@ -228,7 +232,7 @@ def _paper_plan(
             sub_batch=k,
             confidence=confidence,
             bound=float(bound) * slope * (1 + 1e-15),
-            terms=make_terms(bound, slope),
+            terms=sorted_terms(bound.terms(), slope),
             **mean_error(bound, T, slope, confidence),
         )
 
@@ -289,7 +293,7 @@ def _check_certificate(name: str | None, delta: float | None) -> None:
         )
 
 
-def _check_anytime(rule: str, certificate: object, confidence: float | None) -> None:
+def _check_anytime(rule: str, certificate: object, confidence: float | None) -> float:
     if rule != "sharp":
         raise ValueError(f"plan: rule must be 'sharp' with anytime=True; got rule={rule!r}")
     if certificate is not None:
@@ -299,6 +303,7 @@ def _check_anytime(rule: str, certificate: object, confidence: float | None) -> 
             "plan: confidence must be a number in (0, 1) with anytime=True, since its bound is in high probability; "
             "got confidence=None"
         )
+    return confidence
 
 
 def _check_reached(
