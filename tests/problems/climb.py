@@ -118,20 +118,21 @@ def design(problem, seed: int = 0):
 
 
 def adversaries(problem, x, y):
-    """Samples that make the noise at x, or the change from x to y, as large as it can be."""
+    """Samples with the largest noise at x, in two opposite directions, and with the largest change to y, in two."""
     g, move = problem.full_grad(x), y - x
     change = problem.full_grad(y) - g
     along, ahead, middle = _unit(g), _unit(move), (x + y) / 2
     batch = []
     for noise in problem.noises:
         if isinstance(noise, CoordinateNoise):
-            batch.append(jnp.stack([jnp.argmax(g**2), jnp.argmax(change**2), jnp.argmin(change**2)]))
+            places = jnp.argmax(g**2), jnp.argmin(g**2), jnp.argmax(change**2), jnp.argmin(change**2)
+            batch.append(jnp.stack(places))
         elif isinstance(noise, FourierNoise):
-            phase = -noise.w * (ahead @ middle)
-            phases = jnp.stack([-jnp.pi / 2 - noise.w * (along @ x), phase, phase + jnp.pi])
-            batch.append((jnp.stack([along, ahead, ahead]), phases))
+            there, between = noise.w * (along @ x), noise.w * (ahead @ middle)
+            phases = jnp.stack([-jnp.pi / 2 - there, jnp.pi / 2 - there, -between, jnp.pi - between])
+            batch.append((jnp.stack([along, along, ahead, ahead]), phases))
         else:
-            batch.append((jnp.ones(3), jnp.stack([along] * 3)))
+            batch.append((jnp.array([1.0, -1.0, 1.0, 1.0]), jnp.stack([along, -along, along, along])))
     return tuple(batch)
 
 
@@ -172,7 +173,7 @@ def ratios(problem, numbers, samples, x, delta):
     if isinstance(problem, Noisy) and problem.noises:
         bad = adversaries(problem, x, places[2])
         batch = jax.tree.map(lambda a, b: jnp.concatenate([a, b]), batch, bad)
-        weights = jnp.concatenate([weights, jnp.zeros(3)])
+        weights = jnp.concatenate([weights, jnp.zeros(4)])
     values, full, every = jax.vmap(lambda z: (problem.value(z), problem.full_grad(z), each(problem, z, batch)))(places)
     gx, g = full[0], jnp.linalg.norm(full[0])
     distance = jnp.linalg.norm(places[1:] - x, axis=1)

@@ -13,11 +13,11 @@ from __future__ import annotations
 import jax
 import jax.numpy as jnp
 import numpy as np
-from climb import Flat, _unit, each
+from climb import Flat, _unit, adversaries, each
 
 from normstorm.problems import PROBLEMS, get, noisy
 from normstorm.problems.chain import Chain
-from normstorm.problems.noise import CoordinateNoise, FourierNoise, Noisy, coordinate
+from normstorm.problems.noise import Noisy, coordinate
 from normstorm.problems.synthetic import DoubleWell
 
 PLACES = ("start", "path", "solution", "far", "anywhere")
@@ -36,26 +36,10 @@ CASES |= {
 
 
 def samples_at(problem, x, y):
-    """Samples with the largest noise at x in two opposite directions, and with the largest change to y."""
+    """All that there are, or the worst of them at x and y."""
     if isinstance(problem, Chain):
         return jnp.array([False, True] if problem.p < 1 else [True])
-    if not isinstance(problem, Noisy):
-        return jnp.arange(problem.size)
-    g, move = problem.full_grad(x), y - x
-    change = problem.full_grad(y) - g
-    along, ahead, middle = _unit(g), _unit(move), (x + y) / 2
-    batch = []
-    for noise in problem.noises:
-        if isinstance(noise, CoordinateNoise):
-            largest = jnp.argmax(jnp.abs(change))
-            batch.append(jnp.stack([jnp.argmax(g**2), jnp.argmin(g**2), largest, largest]))
-        elif isinstance(noise, FourierNoise):
-            there, between = noise.w * (along @ x), noise.w * (ahead @ middle)
-            phases = jnp.stack([-jnp.pi / 2 - there, jnp.pi / 2 - there, -between, jnp.pi - between])
-            batch.append((jnp.stack([along, along, ahead, ahead]), phases))
-        else:
-            batch.append((jnp.array([1.0, -1.0, 1.0, 1.0]), jnp.stack([along, -along, along, along])))
-    return tuple(batch)
+    return adversaries(problem, x, y) if isinstance(problem, Noisy) else jnp.arange(problem.size)
 
 
 def least_radius(v, rounds: int = 12):
