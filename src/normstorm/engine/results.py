@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 Tree = Any
-OK, DIVERGED = "ok", "diverged"
 
 
 @dataclass(frozen=True)
@@ -71,4 +70,4 @@ class Trace:
     @property
     def status(self) -> np.ndarray:
         """ "ok" or "diverged" for every seed."""
-        return np.where(self.diverged_at > 0, DIVERGED, OK)
+        return np.where(self.diverged_at > 0, "diverged", "ok")

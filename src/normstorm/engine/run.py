@@ -21,7 +21,8 @@ from normstorm.algorithms.core import Algorithm
 from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
-from .execution import Execution, platform, prepare, start, widths
+from .execution import Execution, platform, prepare, widths
+from .gpu.kernel import started
 from .loop import Batch
 from .results import Trace
 
@@ -29,6 +30,7 @@ Tree = Any
 LONGEST = 2**30
 PATIENCE = 0.5  # seconds between two signs of life
 GROWTH = 8  # at most so many times as many steps in the next call
+_whole = partial(validate.whole, "run", least=1, most=LONGEST)
 
 
 def run(
@@ -78,7 +80,8 @@ def run(
     check_problem("run", problem, x)
     average = validate.flag("run", "average", average)
     kept: dict[str, Any] = {"records": records, "candidates": candidates, "average": average, "width": width}
-    execution, batches = start(partial(prepare, problem, algorithm, x, steps, todo, **kept), x)
+    execution: Execution
+    execution, batches = started(partial(prepare, problem, algorithm, x, steps, todo, **kept), x)
     keeper = None
     if checkpoint is not None:
         keeper = Keeper(checkpoint, {**execution.identity(x), "fingerprint": fingerprint}, checkpoint_seconds)
@@ -189,10 +192,6 @@ def _check(problem: Any, algorithm: Any, progress: Any, checkpoint_seconds: Any,
         validate.nonnegative("run", "checkpoint_seconds", checkpoint_seconds)
     if not isinstance(fingerprint, str):
         validate.refuse("run", "fingerprint", "a string", fingerprint)
-
-
-def _whole(name: str, value: Any) -> int:
-    return validate.whole("run", name, value, 1, LONGEST)
 
 
 def _width(width: Any, checkpoint: str | os.PathLike[str] | None) -> int | None:

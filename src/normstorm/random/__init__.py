@@ -135,7 +135,7 @@ def numbers(key: jax.Array, normals: int, uniforms: int, dtype: Any = float) -> 
     if min(normals, uniforms) < 0:
         raise ValueError(f"numbers: normals and uniforms must be >= 0; got {normals} and {uniforms}")
     name = _check("numbers", key, (), dtype)
-    drawn = _numbers(normals, uniforms, name)(jax.random.key_data(key))
+    drawn = _for_many_keys(_rows, normals, uniforms, name)(jax.random.key_data(key))
     return drawn[uniforms:], drawn[:uniforms]
 
 
@@ -144,10 +144,11 @@ def index(key: jax.Array, shape: Sequence[int], size: int) -> jax.Array:
     _check("index", key, shape)
     if not isinstance(size, (int, np.integer)) or isinstance(size, bool) or not 1 <= size < 2**31:
         raise ValueError(f"index: size must be an integer in [1, 2**31); got size={size!r}")
-    return _indices(math.prod(shape), size)(jax.random.key_data(key)).reshape(shape)
+    return _for_many_keys(_index_rows, math.prod(shape), size)(jax.random.key_data(key)).reshape(shape)
 
 
-def _index(size: int, word: jax.Array) -> jax.Array:
+def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
+    word = _halves(_counted(keys, 0, count))[0]
     low, high = U32(size & 0xFFFF), U32(size >> 16)
     a, b = word >> U32(16), word & U32(0xFFFF)
     # word * size = (a 2^16 + b)(high 2^16 + low), without a wider word; no sum here reaches 2^32.
@@ -173,26 +174,17 @@ def _check(who: str, key: jax.Array, shape: Sequence[int], dtype: Any = float) -
 
 
 @cache
-def _numbers(normals: int, uniforms: int, dtype: str) -> Callable[[jax.Array], jax.Array]:
-    return _for_many_keys(lambda keys: _rows(keys, normals, uniforms, dtype))
-
-
-@cache
-def _indices(count: int, size: int) -> Callable[[jax.Array], jax.Array]:
-    return _for_many_keys(lambda keys: _index(size, _halves(_counted(keys, 0, count))[0]))
-
-
-def _for_many_keys(rows: Callable[[jax.Array], jax.Array]) -> Callable[[jax.Array], jax.Array]:
+def _for_many_keys(rows: Callable[..., jax.Array], *sizes: Any) -> Callable[[jax.Array], jax.Array]:
     """From a function of keys (2, n) with a column for each: of one key, or of many, which then lie along columns."""
-    rows = in_place(rows)
+    columns = in_place(lambda keys: rows(keys, *sizes))
 
     @custom_vmap
     def drawn(key: jax.Array) -> Any:
-        return rows(key[:, None])[:, 0]
+        return columns(key[:, None])[:, 0]
 
     @drawn.def_vmap
     def drawn_many(axis_size: int, in_batched: Any, keys: jax.Array) -> tuple[jax.Array, bool]:
-        return jnp.moveaxis(rows(keys.T), -1, 0), True
+        return jnp.moveaxis(columns(keys.T), -1, 0), True
 
     return drawn
 
