@@ -20,7 +20,10 @@ run_module = import_module("normstorm.engine.run")
 FIGURES = Path(__file__).parents[2] / "benchmarks" / "results" / "engine-gpu.json"
 STORM = normalized_storm(alpha=0.1, eta=0.01, K=2, k=1)
 SYNTHETIC = ("quartic", "cosh-cosine", "exp-quad")
-FIELDS = ("mean_grad_norm", "mean_estimate_norm", "min_grad_norm", "grad_norm", "running_mean", "value", "error")
+FIELDS = (
+    *("mean_grad_norm", "mean_by_cost", "mean_estimate_norm", "min_grad_norm"),
+    *("grad_norm", "running_mean", "running_mean_by_cost", "value", "error"),
+)
 FIELDS += ("last", "estimate")
 CASES = {
     "storm": ("quartic", STORM),

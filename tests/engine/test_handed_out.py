@@ -55,6 +55,7 @@ def test_everything_is_measured_at_the_point_that_is_handed_out(name: str) -> No
         x, points, m = loop.x[i], loop.points[i], loop.m[i]
         norms = sizes(problem().grad_at(points[:-1]))
         np.testing.assert_allclose(found.mean_grad_norm[i], norms.mean(), rtol=1e-11)
+        np.testing.assert_allclose(found.mean_by_cost[i], norms.mean(), rtol=1e-11, err_msg="every step costs the same")
         np.testing.assert_allclose(found.min_grad_norm[i], norms.min(), rtol=1e-11)
         np.testing.assert_allclose(found.grad_norm[i], norms[at], rtol=1e-11)
         np.testing.assert_allclose(found.running_mean[i], (np.cumsum(norms) / np.arange(1, STEPS + 1))[at], rtol=1e-11)

@@ -9,6 +9,7 @@ import pytest
 from toy import Toy
 
 from normstorm.algorithms import normalized_storm
+from normstorm.algorithms.spider import spider_2
 from normstorm.engine import run
 from normstorm.engine.recording import choose_iterates, record_schedule
 from normstorm.engine.results import Trace
@@ -23,6 +24,13 @@ X1 = np.linspace(-1, 2, D)
 def result() -> Trace:
     with jax.enable_x64(True):
         return run(Toy(D), STORM, X1, STEPS, [5, 6, 2**63 + 1], candidates=STEPS)
+
+
+@pytest.fixture(scope="module")
+def weighted() -> Trace:
+    spider = spider_2(eps=0.05, L=1.0, S1=40, S2=3, q=7)
+    with jax.enable_x64(True):
+        return run(Toy(D), spider, X1, STEPS, [5, 6, 2**63 + 1], candidates=STEPS, records=10 * STEPS)
 
 
 def gradient(x: np.ndarray) -> np.ndarray:
@@ -58,11 +66,27 @@ def test_mean_minimum_records_and_picks_equal_a_plain_loop(result: Trace, i: int
     np.testing.assert_allclose(result.value[i], (xs**2 / 2 + xs**4 / 4).sum(axis=1)[at], rtol=1e-13)
     np.testing.assert_allclose(result.error[i], np.linalg.norm(ms - gradient(xs), axis=1)[at], rtol=1e-9)
     np.testing.assert_array_equal(result.record_cost[i], 1 + 2 * at)
+    assert result.mean_by_cost[i] == pytest.approx((2 * norms.sum() - norms[0]) / (2 * STEPS - 1), rel=1e-13)
     smallest = int(np.argmin(np.linalg.norm(ms, axis=1)))
     assert result.smallest.step[i] == smallest + 1
     np.testing.assert_array_equal(result.smallest.x[i], xs[smallest])
     np.testing.assert_array_equal(result.uniform.x[i], xs[result.uniform.step[i] - 1])
     assert np.linalg.norm(result.last[i] - xs[-1]) == pytest.approx(0.05, rel=1e-12)
+
+
+def test_an_iterate_counts_as_often_as_its_step_asks(weighted: Trace) -> None:
+    """Restarts of 40 samples every seventh step, 2 x 3 in between, and a sum over one sample gradient at a time."""
+    assert (weighted.record_steps == np.arange(1, STEPS + 1)).all()
+    for i in range(3):
+        norms = np.linalg.norm(gradient(weighted.candidates.x[i]), axis=1)
+        each = [norm for t, norm in enumerate(norms) for _ in range(40 if t % 7 == 0 else 6)]
+        ends = weighted.record_cost[i]
+        assert len(each) == ends[-1] == weighted.cost[i]
+        slow = [np.mean(each[:end]) for end in ends]
+        np.testing.assert_allclose(weighted.running_mean_by_cost[i], slow, rtol=1e-12)
+        assert weighted.mean_by_cost[i] == pytest.approx(slow[-1], rel=1e-12)
+        assert weighted.mean_grad_norm[i] == pytest.approx(norms.mean(), rel=1e-12)
+        assert abs(slow[-1] / norms.mean() - 1) > 1e-3, "the two means are told apart"
 
 
 @pytest.mark.parametrize("chunk", [None, 1])
@@ -140,7 +164,7 @@ def test_diverged_seeds_are_reported_and_stay(average: bool) -> None:
         assert np.isfinite(result.mean_grad_norm[~diverged]).all()
         assert np.isfinite(result.min_grad_norm).all()
     else:
-        assert np.isnan(result.mean_grad_norm[~diverged]).all()
+        assert np.isnan(result.mean_grad_norm[~diverged]).all() and np.isnan(result.mean_by_cost[~diverged]).all()
     alone = run(Cliff(Toy(D), 0.25), STORM, X1 * 0, 300, [int(np.flatnonzero(diverged)[0])], average=average)
     np.testing.assert_array_equal(alone.last[0], result.last[diverged][0])
     assert alone.diverged_at[0] == result.diverged_at[diverged][0]

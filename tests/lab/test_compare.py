@@ -63,9 +63,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
             cost=np.full(n, asked),
             record_steps=np.array([1, steps]),
             record_cost=np.tile([algorithm.cost(1, size), asked], (n, 1)),
-            running_mean=np.tile(mean, (n, 1)),
+            running_mean_by_cost=np.tile(mean, (n, 1)),
             grad_norm=np.tile(mean, (n, 1)),
-            mean_grad_norm=np.full(n, mean[1]),
         )
 
     monkeypatch.setattr(compare, "run", run)

@@ -57,8 +57,7 @@ def trace(**changes: object) -> SimpleNamespace:
         "record_steps": steps,
         "record_cost": np.array([[1, 3, 7]], np.int64),
         "grad_norm": np.array([[8.0, 4.0, 2.0]]),
-        "running_mean": np.array([[8.0, 6.0, 4.25]]),
-        "mean_grad_norm": np.array([4.25]),
+        "running_mean_by_cost": np.array([[8.0, 6.0, 4.25]]),
     }
     return SimpleNamespace(**given | changes)
 
@@ -67,15 +66,22 @@ def test_exact_where_the_run_kept_the_mean() -> None:
     assert paths(trace()).mean.tolist() == [[8, 6, 4.25]] and paths(trace()).cost.tolist() == [[1, 3, 7]]
 
 
-def test_records_have_the_weight_of_the_steps_since_the_one_before() -> None:
-    unknown = trace(running_mean=np.full((1, 3), np.nan), mean_grad_norm=np.array([np.nan]))
-    assert paths(unknown).mean.tolist() == [[8, 6, (8 + 4 + 2 * 2) / 4]]
+def test_records_have_the_weight_of_what_was_asked_since_the_one_before() -> None:
+    unknown = trace(running_mean_by_cost=np.full((1, 3), np.nan))
+    assert paths(unknown).mean.tolist() == [[8, (8 + 2 * 4) / 3, (8 + 2 * 4 + 4 * 2) / 7]]
+
+
+def test_an_opening_is_not_free() -> None:
+    """SAGA's table: a gradient of each of 200 rows at the start, then one at a step."""
+    asked = np.array([[201, 202, 204]], np.int64)
+    unknown = trace(record_cost=asked, running_mean_by_cost=np.full((1, 3), np.nan))
+    assert paths(unknown).mean == pytest.approx(np.array([[8, (201 * 8 + 4) / 202, (201 * 8 + 4 + 2 * 2) / 204]]))
 
 
 def test_what_is_not_finite_is_infinite() -> None:
-    broken = trace(running_mean=np.array([[8.0, np.nan, np.nan]]), mean_grad_norm=np.array([np.inf]))
+    broken = trace(running_mean_by_cost=np.array([[8.0, np.nan, np.nan]]))
     assert paths(broken).mean.tolist() == [[8, np.inf, np.inf]]
-    unknown = {"running_mean": np.full((1, 3), np.nan), "mean_grad_norm": np.array([np.nan])}
+    unknown = {"running_mean_by_cost": np.full((1, 3), np.nan)}
     broken = trace(grad_norm=np.array([[8.0, np.nan, np.nan]]), **unknown)
     assert paths(broken).mean.tolist() == [[8, np.inf, np.inf]]
 
@@ -86,8 +92,7 @@ def test_a_seed_that_diverges_leaves_the_others_as_they_are() -> None:
         trace(
             record_cost=np.array([[1, 3, 7], [1, 3, 3]], np.int64),
             grad_norm=np.array([[8.0, 4.0, 2.0], [8.0, np.nan, np.nan]]),
-            running_mean=np.full((2, 3), np.nan),
-            mean_grad_norm=np.array([np.nan, np.inf]),
+            running_mean_by_cost=np.full((2, 3), np.nan),
         )
     )
-    assert found.mean.tolist() == [[8, 6, 4], [8, np.inf, np.inf]]
+    assert found.mean.tolist() == [[8, 16 / 3, 24 / 7], [8, np.inf, np.inf]]

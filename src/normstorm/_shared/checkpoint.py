@@ -21,7 +21,7 @@ from .hashing import content_hash
 
 Path = str | os.PathLike[str]
 Tree = Any
-VERSION = 3
+VERSION = 4
 FORMAT = "normstorm-run"
 
 

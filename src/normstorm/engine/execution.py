@@ -169,9 +169,9 @@ class Execution:
         number, counted, start = everywhere(zero), everywhere(count), jax.tree.map(everywhere, x)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
         first = infinite, everywhere(step), start
-        stats: Any = RunningStats(*(number,) * 4, infinite, *(counted,) * 2, everywhere(step), start, *first)
+        stats: Any = RunningStats(*(number,) * 6, infinite, *(counted,) * 2, everywhere(step), start, *first)
         unknown, no_cost = everywhere(zero + dtype.type(np.nan), *table), everywhere(count, *table)
-        records: Any = Records(*(unknown,) * 4, *(no_cost,) * 2)
+        records: Any = Records(*(unknown,) * 5, *(no_cost,) * 2)
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
         return [self._batch(i, state, stats, records, saved) for i in range(self.batches)]
 
@@ -252,11 +252,12 @@ class Execution:
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
         average = self.config.average
 
-        def mean(total: np.ndarray, lost: np.ndarray) -> np.ndarray:
-            return np.where(
-                diverged, np.inf, (total.astype(np.float64) - lost) / np.where(stopped, stopped, self.steps)
-            )
+        cost, taken = count(stats.cost, stats.carry), np.where(stopped, stopped, self.steps)
 
+        def mean(total: np.ndarray, lost: np.ndarray, weights: np.ndarray = taken) -> np.ndarray:
+            return np.where(diverged, np.inf, (total.astype(np.float64) - lost) / weights)
+
+        unknown = np.where(diverged, np.inf, np.nan)
         return Trace(
             algorithm=self.algorithm.name,
             problem=self.problem_name,
@@ -265,13 +266,15 @@ class Execution:
             width=self.config.width,
             diverged_at=stats.diverged,
             stopped_at=stopped,
-            mean_grad_norm=mean(stats.total, stats.lost) if average else np.where(diverged, np.inf, np.nan),
+            mean_grad_norm=mean(stats.total, stats.lost) if average else unknown,
+            mean_by_cost=mean(stats.spent, stats.dropped, cost) if average else unknown,
             mean_estimate_norm=mean(stats.sizes, stats.shed),
             min_grad_norm=stats.least if average else np.full(n, np.nan),
-            cost=count(stats.cost, stats.carry),
+            cost=cost,
             record_steps=self.schedule.record_steps[:shown],
             grad_norm=records.grad_norm,
             running_mean=records.mean,
+            running_mean_by_cost=records.mean_by_cost,
             value=records.value,
             error=records.error,
             record_cost=count(records.cost, records.carry),

@@ -69,6 +69,7 @@ class RunningStats(NamedTuple):
 
     total, lost     sum of ||grad F(x_t)||, and what rounding has taken from it (Kahan)
     sizes, shed     the same of ||m_t||
+    spent, dropped  the same of ||grad F(x_t)|| times the sample gradients that step t asked
     least           the smallest of them
     cost, carry     sample gradients, in two words
     diverged, halt  the step of the first non-finite number (0: none), and x at that step
@@ -79,6 +80,8 @@ class RunningStats(NamedTuple):
     lost: jax.Array
     sizes: jax.Array
     shed: jax.Array
+    spent: jax.Array
+    dropped: jax.Array
     least: jax.Array
     cost: jax.Array
     carry: jax.Array
@@ -94,6 +97,7 @@ class Records(NamedTuple):
 
     grad_norm: jax.Array
     mean: jax.Array
+    mean_by_cost: jax.Array
     value: jax.Array
     error: jax.Array
     cost: jax.Array
@@ -211,19 +215,34 @@ def measure(problem: Any, config: Any, costs: Any, stats: RunningStats, path: Pa
     return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
 
 
-def _sums(seen: Measured, upto: Any = None) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Sums of ||grad F||, of ||m_t|| and of costs over the chunk, or over its steps up to one of them."""
+class Sums(NamedTuple):
+    """Of ||grad F||, of ||m_t||, of ||grad F|| times the cost of its step, and of costs."""
+
+    gradients: jax.Array
+    sizes: jax.Array
+    spent: jax.Array
+    costs: jax.Array
+
+
+def _sums(seen: Measured, upto: Any = None) -> Sums:
+    """Over the chunk, or over its steps up to one of them."""
     here = True if upto is None else jnp.arange(seen.size.shape[0])[:, None] <= upto
-    gradients, sizes = (jnp.sum(jnp.where(seen.alive & here, part, 0), 0) for part in (seen.grad_norm, seen.size))
-    return gradients, sizes, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32)
+    weighted = seen.costs.astype(seen.grad_norm.dtype) * seen.grad_norm
+    gradients, sizes, spent = (
+        jnp.sum(jnp.where(seen.alive & here, part, 0), 0) for part in (seen.grad_norm, seen.size, weighted)
+    )
+    return Sums(gradients, sizes, spent, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32))
 
 
-def _added(stats: RunningStats, sums: tuple[jax.Array, jax.Array, jax.Array]) -> RunningStats:
-    total, lost = kahan(stats.total, stats.lost, sums[0])
-    sizes, shed = kahan(stats.sizes, stats.shed, sums[1])
-    cost = stats.cost + sums[2]
+def _added(stats: RunningStats, sums: Sums) -> RunningStats:
+    total, lost = kahan(stats.total, stats.lost, sums.gradients)
+    sizes, shed = kahan(stats.sizes, stats.shed, sums.sizes)
+    spent, dropped = kahan(stats.spent, stats.dropped, sums.spent)
+    cost = stats.cost + sums.costs
     carry = stats.carry + (cost < stats.cost).astype(jnp.uint32)
-    return stats._replace(total=total, lost=lost, sizes=sizes, shed=shed, cost=cost, carry=carry)
+    return stats._replace(
+        total=total, lost=lost, sizes=sizes, shed=shed, spent=spent, dropped=dropped, cost=cost, carry=carry
+    )
 
 
 def updated(stats: RunningStats, seen: Measured) -> RunningStats:
@@ -252,7 +271,7 @@ def recorded(
 ) -> tuple[jax.Array, ...]:
     """The row of step t, with the statistics after it; `path` is that step's, and `gradient` grad F at its point."""
     point = path.x if path.point is None else path.point
-    value = grad_norm = error = mean = jnp.full_like(now.best, jnp.nan)
+    value = grad_norm = error = mean = by_cost = jnp.full_like(now.best, jnp.nan)
     if config.valued:
         value = jax.vmap(problem.value)(point)
     if config.exact:
@@ -261,8 +280,9 @@ def recorded(
         grad_norm = jax.vmap(norm)(at_point)
         error = jax.vmap(norm)(jax.tree.map(jnp.subtract, path.m, at_iterate))
     if config.average:
-        mean = (now.total - now.lost) / t
-    known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, value, error))
+        asked = now.cost.astype(mean.dtype) + now.carry.astype(mean.dtype) * 2.0**32
+        mean, by_cost = (now.total - now.lost) / t, (now.spent - now.dropped) / asked
+    known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, by_cost, value, error))
     return *(v.astype(now.best.dtype) for v in known), now.cost, now.carry
 
 

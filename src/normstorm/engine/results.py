@@ -29,12 +29,14 @@ class Trace:
     stopped_at        (n,)  the last step of a seed that its observer ended; 0: it was not. Nothing is asked after it,
                       and means are over the steps up to it
     mean_grad_norm    (n,)  mean of ||grad F(x_t)|| over t = 1..T; infinite if the seed diverged, nan if not asked for
+    mean_by_cost      (n,)  the same mean with x_t counted as often as step t asked sample gradients: what runs of equal
+                      cost are compared by. Bounds are about mean_grad_norm; if every step costs the same, both are one
     mean_estimate_norm (n,) mean of ||m_t|| over t = 1..T; infinite if the seed diverged
     min_grad_norm     (n,)  the smallest ||grad F(x_t)||, up to the divergence
     cost              (n,)  sample gradients asked
-    record_steps      (r,)  the recorded t; the next five are (n, r), nan after a divergence or the end
-    grad_norm, running_mean, value, error, record_cost    ||grad F(x_t)||, its mean over 1..t, F(x_t),
-                      ||m_t - grad F(x_t)||, cost of steps 1..t
+    record_steps      (r,)  the recorded t; the next six are (n, r), nan after a divergence or the end
+    grad_norm, running_mean, running_mean_by_cost, value, error, record_cost    ||grad F(x_t)||, its mean over 1..t,
+                      the same by cost, F(x_t), ||m_t - grad F(x_t)||, cost of steps 1..t
     last              x_{T+1}, the point where the run stands
     uniform           x_t with t uniform on 1..T
     smallest          x_t with the smallest ||m_t||
@@ -51,12 +53,14 @@ class Trace:
     diverged_at: np.ndarray
     stopped_at: np.ndarray
     mean_grad_norm: np.ndarray
+    mean_by_cost: np.ndarray
     mean_estimate_norm: np.ndarray
     min_grad_norm: np.ndarray
     cost: np.ndarray
     record_steps: np.ndarray
     grad_norm: np.ndarray
     running_mean: np.ndarray
+    running_mean_by_cost: np.ndarray
     value: np.ndarray
     error: np.ndarray
     record_cost: np.ndarray

@@ -44,7 +44,7 @@ def sub_batch(
         for name, planned in (("sharp plan", ours), ("paper's rule", theirs)):
             trace = run_from_start(problem, from_plan(planned), planned.horizon, seeds)
             miscounted += int((trace.cost != K + (planned.horizon - 1) * (K + k)).sum())
-            found |= {f"{name}: bound": planned.bound, f"{name}: observed": trace.mean_grad_norm.mean()}
+            found |= {f"{name}: bound": planned.bound, f"{name}: observed": trace.mean_by_cost.mean()}
         same = plan(mean, horizon=ours.horizon, confidence=None, rule="paper", batch=K, sub_batch=K)
         here = plan(mean, horizon=ours.horizon, confidence=None, rule="paper", batch=K, sub_batch=k)
         rows.append(found | {"paper's bound at the same T, over k = K": here.bound / same.bound})
@@ -116,7 +116,7 @@ def _observed(problem: Problem, known: Constants, target: float, seeds: int) -> 
     planned = plan(known, budget=samples, confidence=None, batch=1)
     theirs = run_from_start(problem, rival, T, seeds)
     ours = run_from_start(problem, from_plan(planned), planned.horizon, seeds)
-    return float(theirs.mean_grad_norm.mean()), float(ours.mean_grad_norm.mean())
+    return float(theirs.mean_by_cost.mean()), float(ours.mean_by_cost.mean())
 
 
 SUB_BATCH = Claim(

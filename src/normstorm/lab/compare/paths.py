@@ -14,7 +14,7 @@ from normstorm.engine.results import Trace
 
 @dataclass(frozen=True)
 class Paths:
-    """One row per seed: sample gradients asked, and the average of ||grad F(x_t)|| so far, at the recorded steps."""
+    """One row per seed: sample gradients asked, and the average of ||grad F(x_t)|| by cost so far, at the records."""
 
     cost: np.ndarray
     mean: np.ndarray
@@ -34,11 +34,14 @@ class Paths:
 
 
 def paths(trace: Trace) -> Paths:
-    """Exact where the run kept the mean over all steps; else each recorded iterate stands for the steps before it."""
-    mean = trace.running_mean
+    """Exact where the run kept the mean over all steps; else each recorded iterate has the cost since the one before.
+
+    An iterate counts as often as its step asks sample gradients: a full pass over a finite sum is as long as it costs.
+    """
+    mean = trace.running_mean_by_cost
     if np.isnan(mean).all():
-        lengths = np.diff(trace.record_steps, prepend=0)
-        mean = np.cumsum(trace.grad_norm * lengths, axis=1) / trace.record_steps
+        weights = np.diff(trace.record_cost, axis=1, prepend=0)
+        mean = np.cumsum(trace.grad_norm * weights, axis=1) / trace.record_cost
     return Paths(trace.record_cost.astype(np.float64), np.where(np.isfinite(mean), mean, np.inf).astype(np.float64))
 
 
