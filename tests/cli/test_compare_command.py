@@ -15,7 +15,7 @@ from normstorm.lab.compare.request import CompareRequest
 
 OWN = f"{Path(own.__file__)}:problem"
 WORDS = ["--problems", OWN, "--algorithms", "sgd,muon", "--budget", "600", "--seeds", "8", "--targets", "1.5,1"]
-TABLES = ("rows", "targets", "verdicts", "bands", "seeds")
+TABLES = ("rows", "targets", "choices", "verdicts", "bands", "seeds")
 FILES = {"compare.html", "spec.toml", *(f"{name}.parquet" for name in TABLES)}
 
 
@@ -37,7 +37,9 @@ def test_json_tables_and_page(run) -> None:
     ]
     assert "matrix" in found["rows"][2]["reason"] and found["rows"][0]["seeds"] == 8
     assert found["sample_gradients"] == 2 * 8 * 600 and found["searched"] == 0
-    assert [v["target"] for v in found["verdicts"]] == [1.5, 1.0, None]
+    assert [v["target"] for v in found["verdicts"]] == [1.5, 1.0, *3 * [None]]
+    assert [v["goal"] for v in found["verdicts"]] == ["target", "target", "average", "last", "best"]
+    assert found["rows"][0]["runaway"] is False and found["problems"][0]["settings_tried"] == 0
     assert {path.name for path in Path("build/compare").iterdir()} == FILES
     assert pq.read_table("build/compare/verdicts.parquet").to_pylist() == found["verdicts"]
     asked = CompareRequest.from_dict(

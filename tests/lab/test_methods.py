@@ -10,7 +10,7 @@ import pytest
 
 from normstorm import Constants
 from normstorm.algorithms.catalogue import CATALOGUE
-from normstorm.lab.compare.methods import FACTORS, METHODS, Scales, build, constants, scales
+from normstorm.lab.compare.methods import METHODS, TRIED, Scales, build, constants, scales
 from normstorm.problems import from_loss, registry
 
 PLACES = ("noisy-valley", "dro-chi2", "separable-logistic")  # a stream, a finite sum, L0 = sigma0 = 0
@@ -25,20 +25,25 @@ def test_every_setting_builds(name: str) -> None:
     method = METHODS[name]
     for place in PLACES:
         known = scales(registry.get(place), 20_000)
-        grid = [*method.grid(known)]
-        assert len(grid) == len(FACTORS) * len(method.values) <= 9 * 7
-        assert grid[FACTORS.index(1.0)] == method.default(known), "the default is among what is tried"
-        assert len({str(settings) for settings in grid}) == len(grid), "nothing is tried twice"
-        for settings in grid:
+        grid = [method.at(known, place) for place in method.places]
+        assert len(grid) == TRIED and method.default(known) in grid, "the default is among what is tried"
+        assert len({str(settings) for settings in grid}) in (1, TRIED), "nothing is tried twice"
+        ladder = [method.at(known, (0, rung)) for rung in range(len(method.ladder))]
+        assert method.at(known, (0, -1)) is method.at(known, (0, len(ladder))) is None
+        for settings in (*grid, *ladder):
             numbers = [v for v in settings.values() if isinstance(v, float)]
             assert all(0 <= v < math.inf for v in numbers) and build(name, settings).cost(1, 200) >= 1
 
 
-def test_the_step_is_searched_over_four_decades() -> None:
-    assert FACTORS[-1] / FACTORS[0] == pytest.approx(1e4) and 1.0 in FACTORS
+def test_steps_and_weights_that_the_search_begins_with() -> None:
     known = scales(registry.get("noisy-valley"), 1000)
-    etas = [settings["eta"] for settings in METHODS["sgd"].grid(known)]
-    assert etas == pytest.approx([factor * METHODS["sgd"].default(known)["eta"] for factor in FACTORS])
+    etas = [METHODS["sgd"].at(known, place)["eta"] for place in METHODS["sgd"].places]
+    assert etas == pytest.approx([10 ** (j / 4) * METHODS["sgd"].default(known)["eta"] for j in range(-8, 8)])
+    storm = METHODS["normalized_storm"]
+    tried = [storm.at(known, place) for place in storm.places]
+    assert {s["alpha"] for s in tried} == {1.0, 0.3, 0.1, 0.03}
+    step = storm.default(known)["eta"]
+    assert {round(s["eta"] / step, 6) for s in tried} == {0.1, round(0.1**0.5, 6), 1.0, round(10**0.5, 6)}
 
 
 def test_scales_by_hand() -> None:

@@ -8,13 +8,15 @@ from typing import Any
 
 import altair as alt
 
-from normstorm.lab.compare.board import Board, Row
+from normstorm.lab.compare.board import AVERAGE, LAST, Board, Row
 from normstorm.lab.compare.tables import Comparison
 
 from .compare_words import (
+    ASTRAY,
     CANNOT,
     DIVERGED,
     NOT_REACHED,
+    RUNAWAY,
     average,
     contest,
     interval_text,
@@ -26,18 +28,22 @@ from .compare_words import (
 
 COLOURS = ("#3f8fd6", "#d9793b", "#4a9e5c", "#cc4b42", "#9a6fc4", "#2fa39d", "#b0912f", "#d46a9f")
 GREY, BLUE = "#888888", "63, 143, 214"
-MARKS = {CANNOT: "–", NOT_REACHED: ">", DIVERGED: "×"}
+MARKS = {CANNOT: "–", NOT_REACHED: ">", DIVERGED: "×", RUNAWAY: ASTRAY}
 CELL, HEIGHT = 24, 380
 ROOM = 10.0  # no chart goes further above the start than so many times
 
 
 def heat_map(found: Comparison) -> dict[str, Any]:
-    """Algorithms by problems: the median to the hardest target that somebody reaches, in multiples of the best."""
-    cells = [cell for board in found.boards for cell in _cells(board)]
+    """Algorithms by problems: the median to the hardest target that somebody reaches, in multiples of the best.
+
+    A problem none of whose targets anybody reaches has no column.
+    """
+    boards = [board for board in found.boards if board.hardest is not None]
+    cells = [cell for board in boards for cell in _cells(board)]
     ranks = mean_ranks(found)
     order = sorted(ranks, key=lambda name: ranks[name])
     base = alt.Chart(alt.InlineData(values=cells)).encode(
-        x=alt.X("problem:N", sort=list(found.request.problems), title=None, axis=_names(len(found.boards))),
+        x=alt.X("problem:N", sort=list(found.request.problems), title=None, axis=_names(len(boards))),
         y=alt.Y("algorithm:N", sort=order, title=None, axis=alt.Axis(grid=False, domain=False, labelLimit=160)),
         tooltip=["algorithm:N", "problem:N", "target:N", "median:N", alt.Tooltip("ratio:Q", format=".3g"), "why:N"],
     )
@@ -63,11 +69,12 @@ def _names(problems: int) -> alt.Axis:
 
 def _cells(board: Board) -> Iterator[dict[str, Any]]:
     goal = board.hardest
+    assert goal is not None
     rows = {row.algorithm: row for row in (*(r for r in board.rows if r.measured is None), *contest(board))}
-    best = min((board.seen(row, goal).value for row in rows.values() if row.measured is not None), default=math.inf)
+    best = min(seen.value for _, seen in board.contest(goal))
     for name, row in rows.items():
         missing = state_text(board, row, goal)
-        cell = {"algorithm": name, "problem": board.problem_spec, "target": "none" if goal is None else f"{goal:g}"}
+        cell = {"algorithm": name, "problem": board.problem_spec, "target": f"{goal:g}"}
         if missing is None:
             seen = board.seen(row, goal)
             ratio = seen.value / best
@@ -79,7 +86,9 @@ def _cells(board: Board) -> Iterator[dict[str, Any]]:
 
 def _shortfall(board: Board, row: Row) -> str:
     assert row.measured is not None
-    at_end = f"average at the budget {interval_text(board.seen(row, None), None)}"
+    at_end = f"average at the budget {interval_text(board.seen(row, AVERAGE), AVERAGE)}"
+    if board.astray(row):
+        at_end += f", F at the last point {interval_text(board.value_seen(row, LAST), LAST)} above F(x1)"
     return f"{at_end}, {row.measured.diverged} seeds diverged"
 
 

@@ -6,18 +6,25 @@ from collections.abc import Iterator
 from typing import Any
 
 from normstorm._shared.versions import versions
-from normstorm.lab.compare.board import Board
+from normstorm.lab.compare.board import AVERAGE, BEST, LAST, Board
 from normstorm.lab.compare.board import Row as Result
+from normstorm.lab.compare.quantiles import estimate
+from normstorm.lab.compare.search import RESAMPLES
 from normstorm.lab.compare.tables import Comparison
 
 from . import compare_charts, html
 from .compare_words import (
+    astray,
+    average,
     goal_words,
     interval_text,
+    leading,
     lost,
+    marked,
     measured,
     ranking,
     refusals,
+    rising,
     setting,
     short_number,
     summary,
@@ -41,7 +48,8 @@ CONSTANTS = {
 def page(found: Comparison) -> str:
     """The whole page, of templates/compare.html."""
     names = tuple(board.problem_spec for board in found.boards)
-    charts = {"heat": compare_charts.heat_map(found)}
+    drawn = any(board.hardest is not None for board in found.boards)
+    charts = {"heat": compare_charts.heat_map(found)} if drawn else {}
     charts |= {_chart(i): compare_charts.curves(found, board) for i, board in enumerate(found.boards)}
     return html.render(
         "compare.html",
@@ -50,8 +58,10 @@ def page(found: Comparison) -> str:
         f"{found.date:%d %B %Y, %H:%M}",
         charts,
         summary=summary(found),
+        resamples=RESAMPLES,
         winners=[*winners(found)],
-        boards=[_section(i, board) for i, board in enumerate(found.boards)],
+        unreached=[board.problem_spec for board in found.boards if board.hardest is None],
+        boards=[_section(i, board, found) for i, board in enumerate(found.boards)],
         search_head=("algorithm", *names),
         searches=searches(found) if found.searched else None,
         versions=[*versions().items()],
@@ -64,25 +74,29 @@ def _chart(i: int) -> str:
     return f"curves-{i}"
 
 
-def _section(i: int, board: Board) -> dict[str, Any]:
+def _section(i: int, board: Board, found: Comparison) -> dict[str, Any]:
     """What the template shows of one problem."""
-    rows = ranking(board, board.rows, board.hardest)
+    rows = ranking(board, board.rows, leading(board))
     return {
         "name": board.problem_spec,
-        "words": " ".join((measured(board), *refusals(board), lost(board))).strip(),
+        "words": " ".join(filter(None, (measured(board), *refusals(board), lost(board), astray(board)))),
+        "rising": rising(board, found.bands),
         "chart": _chart(i),
         "legend": compare_charts.legend(board),
         "kinds": [row.kind for row in rows],
         "target_head": _target_head(board),
         "targets": [target_row(board, row) for row in rows] if board.targets else None,
         "finals": [final_row(board, row) for row in rows],
+        "start_value": short_number(board.start_value),
+        "points": [point_row(board, row) for row in rows],
+        "choices": [choice for row in rows for choice in choice_rows(row)],
         "constants": constant_rows(board),
     }
 
 
 def winners(found: Comparison) -> Iterator[Row]:
     for board in found.boards:
-        for goal in (*board.targets, None):
+        for goal in board.goals:
             yield board.problem_spec, goal_words(goal), *verdict_text(board, goal)
 
 
@@ -100,7 +114,7 @@ def _target_head(board: Board) -> Row:
 
 def target_row(board: Board, row: Result) -> Row:
     """Median, 95 % and share of seeds, from the hardest target to the easiest."""
-    cells = [row.algorithm, setting(row)]
+    cells = [row.algorithm, marked(board, row, setting(row))]
     for goal in reversed(board.targets):
         middle, tail = board.seen(row, goal), board.seen(row, goal, 0.95)
         cells += [interval_text(middle, goal), interval_text(tail, goal), f"{board.reached(row, goal):.0%}"]
@@ -110,10 +124,28 @@ def target_row(board: Board, row: Result) -> Row:
 def final_row(board: Board, row: Result) -> Row:
     assert row.measured is not None
     seeds = len(row.measured.paths.cost)
-    middle, tail = (interval_text(board.seen(row, None, p), None) for p in (0.5, 0.95))
+    middle, tail = (interval_text(board.seen(row, AVERAGE, p), AVERAGE) for p in (0.5, 0.95))
     settings = ", ".join(f"{name} = {_value(value)}" for name, value in row.measured.settings.items())
     diverged = f"{row.measured.diverged:,} of {seeds:,}"
-    return row.algorithm, setting(row), middle, tail, diverged, f"{row.measured.steps:,}", settings
+    name = marked(board, row, setting(row))
+    return row.algorithm, name, middle, tail, diverged, f"{row.measured.steps:,}", settings
+
+
+def point_row(board: Board, row: Result) -> Row:
+    """Gradient norm and F at the last point and at the one with the smallest estimate, and how far the last one is."""
+    assert row.measured is not None
+    cells = [row.algorithm, marked(board, row, setting(row))]
+    for point in (LAST, BEST):
+        cells += [interval_text(board.seen(row, point), point), interval_text(board.value_seen(row, point), point)]
+    return *cells, average(estimate(row.measured.distance, 0.5).value)
+
+
+def choice_rows(row: Result) -> Iterator[Row]:
+    """For every goal of a tuned setting, how sure its choice is."""
+    for goal, choice in row.choices.items():
+        edge = f"on the edge: {', '.join(choice.edge)}" if choice.edge else "inside"
+        counts = f"{choice.share:.0%}", f"{choice.settings}", choice.spread or "–"
+        yield row.algorithm, goal_words(goal), *counts, edge, f"{row.refused} of {row.tried}"
 
 
 def constant_rows(board: Board) -> list[Row]:

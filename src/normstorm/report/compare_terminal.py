@@ -9,10 +9,23 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from normstorm.lab.compare.board import Board
+from normstorm.lab.compare.board import AVERAGE, LAST, Board, Goal
 from normstorm.lab.compare.tables import SPEC, TABLES, Comparison
 
-from .compare_words import average, contest, goal_words, lost, measured, refusals, short_count, summary, verdict_text
+from .compare_words import (
+    astray,
+    average,
+    contest,
+    goal_words,
+    lost,
+    marked,
+    measured,
+    named,
+    refusals,
+    short_count,
+    summary,
+    verdict_text,
+)
 
 
 def compare_parts(found: Comparison) -> Iterator[RenderableType]:
@@ -21,7 +34,7 @@ def compare_parts(found: Comparison) -> Iterator[RenderableType]:
     yield _winners(found)
     for board in found.boards:
         yield _board(board)
-        yield Text(" ".join((measured(board), *refusals(board), lost(board))).strip())
+        yield Text(" ".join(filter(None, (measured(board), *refusals(board), lost(board), astray(board)))))
     yield f"tables: {', '.join(f'{name}.parquet' for name in TABLES)} and {SPEC} in {found.directory}"
     yield f"page: {found.report}"
 
@@ -37,20 +50,24 @@ def _table(title: str, *columns: str) -> Table:
 def _winners(found: Comparison) -> Table:
     table = _table("Winners", "problem", "goal", "winner", "median [95 % interval]")
     for board in found.boards:
-        for goal in (*board.targets, None):
+        for goal in board.goals:
             table.add_row(board.problem_spec, goal_words(goal), *verdict_text(board, goal))
     return table
 
 
 def _board(board: Board) -> Table:
     """One line an algorithm, each column with the setting of its own contest; other settings are on the page."""
-    title = f"{board.problem_spec}: average at the budget, and median sample gradients to each target"
-    table = _table(title, "algorithm", "setting", "average", *(f"{t:g}" for t in board.targets), "diverged")
-    for column in table.columns[2:]:
+    what = "average at the budget, gradient norm and F at the last point, and median sample gradients to each target"
+    heads = "algorithm", "average", "last", "F", *(f"{t:g}" for t in board.targets)
+    table = _table(f"{board.problem_spec}{', tuned' if board.tuned else ''}: {what}", *heads)
+    for column in table.columns[1:]:
         column.justify = "right"
-    columns = [{row.algorithm: (row, seen) for row, seen in board.contest(g)} for g in (None, *board.targets)]
+    goals: tuple[Goal, ...] = (AVERAGE, LAST, *board.targets)
+    columns = [{row.algorithm: row for row, _ in board.contest(g)} for g in goals]
     for row in contest(board):
-        final, *reached = (column[row.algorithm][1].value for column in columns)
-        lost = max(one.measured.diverged for one, _ in (c[row.algorithm] for c in columns) if one.measured is not None)
-        table.add_row(row.algorithm, row.kind, average(final), *map(short_count, reached), f"{lost:,}")
+        own = [column[row.algorithm] for column in columns]
+        final, last = (average(board.seen(r, g).value) for r, g in zip(own, (AVERAGE, LAST), strict=False))
+        value = average(board.value_seen(own[1], LAST).value)
+        reached = [short_count(board.seen(r, g).value) for r, g in zip(own[2:], board.targets, strict=True)]
+        table.add_row(marked(board, row, named(row)), final, last, value, *reached)
     return table

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
-from normstorm.lab.compare.board import THEOREM, Board, Row
+from normstorm.lab.compare.board import AVERAGE, BEST, LAST, THEOREM, Board, Goal, Row
 from normstorm.lab.compare.quantiles import Estimate
 from normstorm.lab.compare.tables import Comparison
 
 MOST_NAMED = 4
-NOT_REACHED, DIVERGED, CANNOT = "not reached", "diverged", "cannot run"
+NOT_REACHED, DIVERGED, CANNOT, RUNAWAY = "not reached", "diverged", "cannot run", "ends above the start"
+ASTRAY = "↗"  # beside numbers of a setting that ends above F(x1)
+RISE = 1.05  # so many times its first value, and a curve has risen
+GOALS = {
+    AVERAGE: "average at the budget",
+    LAST: "gradient norm at the last point",
+    BEST: "gradient norm at the point with the smallest estimate",
+}
 
 
 def short_number(value: float) -> str:
@@ -31,12 +39,14 @@ def average(value: float) -> str:
     return short_number(value) if math.isfinite(value) else DIVERGED
 
 
-def interval_text(seen: Estimate, goal: float | None) -> str:
+def interval_text(seen: Estimate, goal: Goal) -> str:
     """The value and its interval; an end that the sample does not bound is infinite, which is not a divergence."""
-    write = average if goal is None else short_count
-    if math.isinf(seen.low):
+    counted = not isinstance(goal, str)
+    write = short_count if counted else average
+    if seen.low == math.inf:
         return write(seen.value)
-    low, high = short_number(seen.low), write(seen.high) if goal is not None or math.isfinite(seen.high) else "∞"
+    low = short_number(seen.low) if math.isfinite(seen.low) else "-∞"
+    high = write(seen.high) if counted or math.isfinite(seen.high) else "∞"
     return f"{write(seen.value)} [{low}, {high}]"
 
 
@@ -46,46 +56,66 @@ def listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
     return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
-def verdict_text(board: Board, goal: float | None) -> tuple[str, str]:
+def verdict_text(board: Board, goal: Goal) -> tuple[str, str]:
     """Who wins, and the median with its interval of the winner, or of the first of those who cannot be told apart."""
     found = board.verdict(goal)
     best = found.winner or next(iter(found.tied), None)
     if best is None:
-        return ("nobody: all diverged" if goal is None else "nobody within the budget"), ""
-    names = [row.algorithm for row in found.tied]
-    said = best.algorithm if found.winner is not None else f"undecided: {listed(names)}"
+        nobody = (
+            "nobody: all diverged or ended above the start" if isinstance(goal, str) else "nobody within the budget"
+        )
+        return nobody, ""
+    names = [named(row) for row in found.tied]
+    said = named(best) if found.winner is not None else f"undecided: {listed(names)}"
     return said, interval_text(board.seen(best, goal), goal)
 
 
-def goal_words(goal: float | None) -> str:
-    return "average at the budget" if goal is None else f"{goal:g}"
+def named(row: Row) -> str:
+    """The algorithm, with its setting if it is that of a theorem."""
+    return f"{row.algorithm} ({row.label})" if row.kind == THEOREM else row.algorithm
+
+
+def goal_words(goal: Goal) -> str:
+    return GOALS[goal] if isinstance(goal, str) else f"{goal:g}"
 
 
 def setting(row: Row) -> str:
     return f"theorem: {row.label}" if row.kind == THEOREM else row.label
 
 
-def state_text(board: Board, row: Row, goal: float | None) -> str | None:
-    """Why there is no finite median, in two words."""
+def marked(board: Board, row: Row, text: str) -> str:
+    """The text, with a sign if the row ends above F(x1)."""
+    return f"{ASTRAY} {text}" if board.astray(row) else text
+
+
+def state_text(board: Board, row: Row, goal: Goal) -> str | None:
+    """Why there is no finite median that counts, in a few words."""
     if row.measured is None:
         return CANNOT
-    if goal is not None and math.isfinite(board.seen(row, goal).value):
-        return None
-    return NOT_REACHED if math.isfinite(board.seen(row, None).value) else DIVERGED
+    if not math.isfinite(board.seen(row, AVERAGE).value):
+        return DIVERGED
+    if board.astray(row):
+        return RUNAWAY
+    return None if math.isfinite(board.seen(row, goal).value) else NOT_REACHED
 
 
-def ranking(board: Board, rows: Sequence[Row], goal: float | None) -> list[Row]:
-    """The best first: sample gradients to the goal, then the average at the budget."""
+def leading(board: Board) -> Goal:
+    """The goal that orders tables and charts: the hardest target that somebody reaches, or the average."""
+    return AVERAGE if board.hardest is None else board.hardest
 
-    def key(row: Row) -> tuple[float, float]:
-        return board.seen(row, goal).value, board.seen(row, None).value
+
+def ranking(board: Board, rows: Sequence[Row], goal: Goal) -> list[Row]:
+    """The best first: by the goal, then by the average at the budget; those that end above F(x1) come last."""
+
+    def key(row: Row) -> tuple[bool, float, float]:
+        return board.astray(row), board.seen(row, goal).value, board.seen(row, AVERAGE).value
 
     return sorted((row for row in rows if row.measured is not None), key=key)
 
 
 def contest(board: Board) -> list[Row]:
-    """One row an algorithm, for the hardest target that somebody reaches, the best first."""
-    goal = board.hardest
+    """One row an algorithm, for the leading goal, the best first."""
+    goal = leading(board)
     return ranking(board, [row for row, _ in board.contest(goal)], goal)
 
 
@@ -107,10 +137,46 @@ def refusals(board: Board) -> list[str]:
 def measured(board: Board) -> str:
     """How averages were taken."""
     if board.exact:
-        return "Averages are exact: over all steps, with the gradient of F itself."
+        return "Averages are exact: over all iterates, each counted as often as its step asks sample gradients."
     return (
         "F is a finite sum, whose gradient costs as much as all its components: averages are over the recorded "
-        "iterates, each with the weight of the steps since the one before."
+        "iterates, each with the weight of the sample gradients since the one before."
+    )
+
+
+def astray(board: Board) -> str:
+    """Who ends above the start, and how many settings the search refused for it; empty if there was none."""
+    told, (tried, refused) = [], board.searched_settings
+    if refused:
+        told.append(
+            f"The search refused {refused:,} of {tried:,} settings whose median ends above F(x1) = "
+            f"{short_number(board.start_value)}."
+        )
+    rows = [row for row in board.rows if board.astray(row) and math.isfinite(board.seen(row, AVERAGE).value)]
+    if rows:
+        names = listed([f"{row.algorithm} ({row.kind})" for row in rows], 12)
+        told.append(f"{ASTRAY} marks rows that end above F(x1) and do not compete: {names}.")
+    return " ".join(told)
+
+
+def rising(board: Board, bands: Sequence[Mapping[str, Any]]) -> str:
+    """A word on curves that rise from the start, if one of the contest does."""
+    first: dict[str, float] = {}
+    chosen = {(row.algorithm, row.label) for row in contest(board)}
+    rise: dict[str, None] = {}
+    for band in bands:
+        name = band["algorithm"]
+        if band["problem"] != board.problem_spec or (name, band["setting"]) not in chosen:
+            continue
+        if band["median"] > RISE * first.setdefault(name, band["median"]):
+            rise[name] = None
+    if not rise:
+        return ""
+    slope = short_number(board.scales["grad_norm"])
+    return (
+        f"{len(rise)} of {len(chosen)} curves rise above their first value, which is the gradient norm of the start, "
+        f"{slope}: the first steps lead, or noise shakes the iterates, to places that are steeper than the start. A "
+        "small gradient at the start does not make it a solution."
     )
 
 
@@ -137,13 +203,16 @@ def summary(found: Comparison) -> str:
     if request.tune:
         told[-1] += (
             f"; of these the search asked {found.searched:,}, with seeds {last} to {last + request.tune_seeds - 1}, "
-            "which the comparison does not use."
+            "which the comparison does not use. Settings of theorems are among those that it may choose, and intervals "
+            "of tuned medians count the choice."
         )
     else:
-        told[-1] += ", without a search: settings are defaults and those of theorems."
+        told[-1] += (
+            ", without a search: settings are defaults and those of theorems, and an algorithm enters with its best."
+        )
     told.append(
         "An algorithm wins only if the 95 % interval of its median lies below those of all others. Runs that diverge "
-        "or do not arrive count as infinite."
+        "or do not arrive count as infinite; settings that end above F(x1) do not compete."
     )
     return " ".join(told)
 

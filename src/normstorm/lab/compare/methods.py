@@ -5,8 +5,10 @@ the length gap/||grad F(x_1)||, the curvature L = L0 + L1 ||grad F(x_1)||, the s
 sample gradient (constants in mean square where they are proven, else almost surely), and the number of steps T.
 A step that is a length begins at length T^(-2/3), one that multiplies a gradient at 1/(10 L).
 
-**Search.** One rule for everybody: the step on FACTORS around its default, four decades, times at most one other
-parameter with at most seven values. What the values are is in the table below.
+**Search.** One rule for everybody: TRIED settings to begin with. The step goes in factors of 10^(1/2) around its
+default and one other parameter along its ladder of values; a method that has no other parameter goes in factors of
+10^(1/4). A best setting whose neighbours were not tried has them tried next (`search`). Equal settings are run once: a
+method without parameters has one. What the values are is in the table below.
 
 Settings that follow from a theorem are in `theorems`.
 """
@@ -14,7 +16,7 @@ Settings that follow from a theorem are in `theorems`.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -24,8 +26,10 @@ from normstorm.algorithms.geometries import norm
 from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 
-FACTORS = tuple(10 ** (j / 2) for j in range(-4, 5))
-WEIGHTS = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
+TRIED = 16  # settings that everybody begins with
+WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 3e-4, 1e-4, 3e-5, 1e-5)
+DECADES = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5)
+BATCHES, RESTARTS = (1, 4, 16, 64, 256, 1024), (16, 64, 400, 2500, 10_000)
 FIRST_BATCH = 64
 SHIFT = 100.0
 SENSES = ("mean-square", "almost-sure")
@@ -96,31 +100,55 @@ def constants(problem: Problem) -> Constants:
 
 
 Settings = Callable[[Scales, float, Any], dict[str, Any]]
+Place = tuple[int, int]  # of a setting: the step's power of its factor, and the rung of the ladder
 
 
 class Method(NamedTuple):
     """`settings(scales, factor, value)`: the step is `factor` times its default, the second parameter is `value`.
 
-    second    its name, or None;   values    what is tried, the first is the default
+    second    its name, or None;   ladder    all its values, in order
+    rung      that of the default;   first   those that the search begins with
+    natural   whether there is nothing below the first value, and nothing above the last: alpha <= 1, K >= 1
     """
 
     settings: Settings
     second: str | None = None
-    values: tuple[Any, ...] = (None,)
+    ladder: tuple[Any, ...] = (None,)
+    rung: int = 0
+    first: tuple[int, ...] = (0,)
+    natural: tuple[bool, bool] = (True, True)
+
+    @property
+    def places(self) -> list[Place]:
+        """Where the search begins: TRIED settings, the default among them."""
+        steps = TRIED // len(self.first)
+        return [(i - steps // 2, j) for j in self.first for i in range(steps)]
 
     def default(self, s: Scales) -> dict[str, Any]:
-        return self.settings(s, 1.0, self.values[0])
+        return self.settings(s, 1.0, self.ladder[self.rung])
 
-    def grid(self, s: Scales) -> Iterator[dict[str, Any]]:
-        for value in self.values:
-            for factor in FACTORS:
-                yield self.settings(s, factor, value)
+    def at(self, s: Scales, place: Place) -> dict[str, Any] | None:
+        """The setting of a place; None beyond the ladder."""
+        power, rung = place
+        if not 0 <= rung < len(self.ladder):
+            return None
+        return self.settings(s, 10 ** (power / (4 if self.second is None else 2)), self.ladder[rung])
+
+
+NATURAL = {"alpha": (True, False), "K": (True, False), "beta": (True, True), "power": (True, True)}
+
+
+def _laddered(settings: Settings, second: str, ladder: tuple[Any, ...], default: Any, rungs: int = 4) -> Method:
+    """The search begins with so many rungs around the default: half of them below it, as far as there are some."""
+    rung = ladder.index(default)
+    low = max(0, rung - rungs // 2)
+    first = tuple(range(low, low + rungs))
+    return Method(settings, second, ladder, rung, first, NATURAL.get(second, (False, False)))
 
 
 def _weighted(step: Callable[[Scales], float], default: float = 0.1, **rest: Any) -> Method:
     """The weight alpha of the fresh gradient is the second parameter."""
-    values = (default, *(w for w in WEIGHTS if w != default))
-    return Method(lambda s, f, a: {"eta": f * step(s), "alpha": a, **rest}, "alpha", values)
+    return _laddered(lambda s, f, a: {"eta": f * step(s), "alpha": a, **rest}, "alpha", WEIGHTS, default)
 
 
 def _plain(step: Callable[[Scales], float], **rest: Any) -> Method:
@@ -146,7 +174,7 @@ def _restarts(S1: int) -> dict[str, int]:
 
 
 def _spider(settings: Settings) -> Method:
-    return Method(settings, "S1", (400, 64, 2500))
+    return _laddered(settings, "S1", RESTARTS, 400, 2)
 
 
 def _walk(s: Scales, S1: int) -> float:
@@ -165,56 +193,54 @@ METHODS: dict[str, Method] = {
     "momentum_nsgd": _weighted(_one),
     "sgd": _plain(_steep),
     "averaged_sgd": _plain(_steep),
-    "schedule_free_sgd": Method(lambda s, f, b: {"eta": f * _steep(s), "beta": b}, "beta", (0.9, 0.5, 0.98)),
+    "schedule_free_sgd": _laddered(
+        lambda s, f, b: {"eta": f * _steep(s), "beta": b}, "beta", (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0), 0.9
+    ),
     "momentum_sgd": _weighted(_steep),
-    "normalized_sgd": Method(lambda s, f, K: {"eta": f * s.stride(K), "K": K}, "K", (1, 4, 16, 64)),
+    "normalized_sgd": _laddered(lambda s, f, K: {"eta": f * s.stride(K), "K": K}, "K", BATCHES, 1, 2),
     "nigt": _weighted(_one),
     "agnostic_nsgd": _plain(lambda s: s.length * s.budget ** (3 / 4 - 2 / 3)),
-    "clipped_sgd": Method(
-        lambda s, f, c: {"eta": f * _steep(s), "threshold": c * s.gradient}, "threshold", (1.0, 0.1, 0.3, 3.0)
+    "clipped_sgd": _laddered(
+        lambda s, f, c: {"eta": f * _steep(s), "threshold": c * s.gradient}, "threshold", DECADES, 1.0
     ),
-    "soft_clipped_sgd": Method(
-        lambda s, f, c: {"eta": f * _steep(s), "gamma": f * _steep(s) * c * s.gradient}, "gamma", (1.0, 0.1, 0.3, 3.0)
+    "soft_clipped_sgd": _laddered(
+        lambda s, f, c: {"eta": f * _steep(s), "gamma": f * _steep(s) * c * s.gradient}, "gamma", DECADES, 1.0
     ),
-    "mixed_clipping": Method(
-        lambda s, f, a: {"eta": f * _steep(s), "gamma": f * _steep(s) * s.gradient, "alpha": a},
-        "alpha",
-        (0.1, *(w for w in WEIGHTS if w != 0.1)),
+    "mixed_clipping": _laddered(
+        lambda s, f, a: {"eta": f * _steep(s), "gamma": f * _steep(s) * s.gradient, "alpha": a}, "alpha", WEIGHTS, 0.1
     ),
-    "clipped_storm": Method(
-        lambda s, f, c: {"eta": f * _two(s), "alpha": 0.1, "threshold": c * s.gradient},
-        "threshold",
-        (0.1, 0.01, 0.03, 0.3, 1.0),
+    "clipped_storm": _laddered(
+        lambda s, f, c: {"eta": f * _two(s), "alpha": 0.1, "threshold": c * s.gradient}, "threshold", DECADES, 0.1
     ),
     "generalized_signsgd": _weighted(_one),
     "sign_storm": _weighted(_two),
     "generalized_signstorm": _weighted(_two),
-    "adagrad_norm": Method(lambda s, f, b: {"eta": f * s.length, "b0": b * s.gradient}, "b0", (1.0, 0.1, 10.0)),
-    "super_adam": Method(
+    "adagrad_norm": _laddered(lambda s, f, b: {"eta": f * s.length, "b0": b * s.gradient}, "b0", DECADES, 1.0),
+    "super_adam": _laddered(
         lambda s, f, c: {"gamma": f * s.length * (s.budget / 2) ** (-1 / 3), "k": 1.0, "m": 100.0, "c": c},
         "c",
-        (10.0, 1.0, 100.0),
+        DECADES,
+        10.0,
     ),
-    "storm": Method(
+    "storm": _laddered(
         lambda s, f, c: {
             "k": f * 0.1 * s.gradient ** (2 / 3) / s.curvature,
             "w": s.gradient**2,
             "c": c * s.curvature**2,
         },
         "c",
-        (10.0, 1.0, 100.0, 1000.0),
+        DECADES,
+        10.0,
     ),
     "storm_plus": Method(lambda s, f, _: {"scale": f}),
     **{
-        name: Method(
-            lambda s, f, a: {"eta": f * s.length, "a0": a * s.gradient, "b0": s.gradient}, "a0", (1.0, 0.1, 10.0)
+        name: _laddered(
+            lambda s, f, a: {"eta": f * s.length, "a0": a * s.gradient, "b0": s.gradient}, "a0", DECADES, 1.0
         )
         for name in ("meta_storm", "meta_storm_sg", "meta_storm_na")
     },
-    "measured_storm": Method(
-        lambda s, f, offset: {"L0": s.curvature, "longest": f * s.length, "offset": offset},
-        "offset",
-        (10.0, 1.0, 100.0),
+    "measured_storm": _laddered(
+        lambda s, f, offset: {"L0": s.curvature, "longest": f * s.length, "offset": offset}, "offset", DECADES, 10.0
     ),
     "hybrid_sarah_sgd": _weighted(_steep, first_batch=FIRST_BATCH),
     "spider_1": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),
@@ -228,10 +254,11 @@ METHODS: dict[str, Method] = {
         }
     ),
     "symmetric_spider": _spider(lambda s, f, S1: {"eta": f * _walk(s, S1), **_restarts(S1)}),
-    "beta_gd": Method(
+    "beta_gd": _laddered(
         lambda s, f, p: {"eta": f * s.stride(_components(s)) * s.grad_norm ** (p - 1), "power": p},
         "power",
-        (1.0, 1 / 3, 2 / 3),
+        (1.0, 2 / 3, 1 / 3, 0.0),
+        1.0,
     ),
     "page": _spider(
         lambda s, f, S1: {

@@ -25,6 +25,8 @@ class Paths:
 
     def final(self, budget: int) -> np.ndarray:
         """The averages when the budget is spent, or where the run ended before."""
+        if np.all(self.cost[:, -1] <= budget):
+            return self.mean[:, -1]
         ends = np.minimum(budget, self.cost[:, -1])
         return np.array([_between(np.array([e]), c, m)[0] for e, c, m in zip(ends, self.cost, self.mean, strict=True)])
 

@@ -18,7 +18,7 @@ LEVEL = 0.95
 class Estimate(NamedTuple):
     """A quantile of the sample, and an interval that holds that of the law with probability at least the level.
 
-    With few runs an end of the interval may lie beyond the sample; it is then 0 or infinite.
+    With few runs an end of the interval may lie beyond the sample; it is then the least that there is, or infinite.
     """
 
     value: float
@@ -30,13 +30,13 @@ class Estimate(NamedTuple):
         return self.high < other.low
 
 
-def estimate(values: ArrayLike, probability: float, level: float = LEVEL) -> Estimate:
-    """The smallest value with at least this share of the sample at or below it; values are positive or infinite."""
+def estimate(values: ArrayLike, probability: float, level: float = LEVEL, least: float = 0.0) -> Estimate:
+    """The smallest value with at least this share of the sample at or below it; no value is below `least`."""
     ordered = np.sort(np.asarray(values, np.float64))
     n = ordered.size
     below, above = ranks(n, probability, level)
     value = ordered[rank(n, probability) - 1]
-    low = 0.0 if below < 1 else ordered[below - 1]
+    low = least if below < 1 else ordered[below - 1]
     high = math.inf if above > n else ordered[above - 1]
     return Estimate(float(value), float(low), float(high))
 

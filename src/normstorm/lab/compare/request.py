@@ -26,7 +26,7 @@ class CompareRequest:
     """What is compared; `problems` are names or path/to/file.py:name. The words of a field are those of its option.
 
     targets      averages of the gradient norm to be reached; none: chosen from what the runs reach
-    tune         search a small grid for every algorithm, with `tune_seeds` seeds after those of the comparison
+    tune         search settings for every algorithm, with `tune_seeds` seeds after those of the comparison
     first_seed   the comparison has the seeds first_seed, first_seed + 1, ...
     """
 
@@ -36,7 +36,7 @@ class CompareRequest:
     seeds: Annotated[int, "Independent runs of every setting."] = 200
     targets: Annotated[tuple[float, ...], "With commas; chosen from the runs if left out."] = ()
     tune: Annotated[bool, "One small search for every algorithm."] = False
-    tune_seeds: Annotated[int, "Runs of every setting in the search."] = 16
+    tune_seeds: Annotated[int, "Runs of every setting in the search."] = 32
     first_seed: Annotated[int, "The first of the seeds."] = 0
 
     @classmethod

@@ -22,30 +22,38 @@ import pyarrow.parquet as pq
 from normstorm._shared.jsonable import jsonable
 from normstorm._shared.versions import versions
 
-from .board import TUNED, Board, Row, seed_scores
+from .board import AVERAGE, BEST, LAST, TUNED, Board, Goal, Row, seed_scores
 from .quantiles import estimate, rank
 from .request import CompareRequest
 
 SPEC = "spec.toml"
-POINTS = 60
+PLACES = 60  # of a curve
 LEVELS = {"q05": 0.05, "median": 0.5, "q95": 0.95}
 NAMES = ("problem", "algorithm", "kind", "setting")
-COUNTS = ("steps", "seeds", "diverged", "searched")
+GOALS = ("goal", "target")
+COUNTS = ("steps", "seeds", "diverged", "searched", "tried", "refused")
 QUANTILES = ("median", "low", "high", "q95", "q95_low", "q95_high")
 FINALS = tuple(f"final_{part}" for part in QUANTILES)
+POINTS = tuple(
+    f"{point}_{what}_{part}"
+    for point in (LAST, BEST)
+    for what in ("gradient", "value")
+    for part in ("median", "low", "high")
+)
 TABLES = {
-    "rows": (*NAMES, "reason", "parameters", *COUNTS, *FINALS),
+    "rows": (*NAMES, "reason", "parameters", *COUNTS, *FINALS, *POINTS, "distance", "runaway"),
     "targets": (*NAMES, "target", "tuned_for_it", "reached", *QUANTILES),
-    "verdicts": ("problem", "target", "winner", "tied"),
+    "choices": (*NAMES, *GOALS, "share", "settings", "spread", "edge", "low", "high"),
+    "verdicts": ("problem", *GOALS, "winner", "winner_setting", "tied"),
     "bands": (*NAMES, "cost", *LEVELS),
     "seeds": (*NAMES, "seed", "final"),
 }
 TYPES = {
-    **dict.fromkeys((*NAMES, "reason", "parameters", "winner"), pa.string()),
-    **dict.fromkeys((*COUNTS, "cost"), pa.int64()),
+    **dict.fromkeys((*NAMES, "goal", "reason", "parameters", "winner", "winner_setting", "spread"), pa.string()),
+    **dict.fromkeys((*COUNTS, "settings", "cost"), pa.int64()),
     "seed": pa.uint64(),
-    "tuned_for_it": pa.bool_(),
-    "tied": pa.list_(pa.string()),
+    **dict.fromkeys(("tuned_for_it", "runaway"), pa.bool_()),
+    **dict.fromkeys(("tied", "edge"), pa.list_(pa.string())),
 }  # all other columns are float64
 Table = list[dict[str, Any]]
 
@@ -89,6 +97,10 @@ class Comparison:
         return targets(self.boards)
 
     @cached_property
+    def choices(self) -> Table:
+        return choices(self.boards)
+
+    @cached_property
     def verdicts(self) -> Table:
         return verdicts(self.boards)
 
@@ -107,6 +119,9 @@ class Comparison:
                 "problem": b.problem_spec,
                 "exact": b.exact,
                 "targets": list(b.targets),
+                "start_value": b.start_value,
+                "settings_tried": b.searched_settings[0],
+                "settings_refused": b.searched_settings[1],
                 "constants": b.constants,
                 "scales": b.scales,
             }
@@ -115,7 +130,7 @@ class Comparison:
         found: dict[str, Any] = {
             "spec": asdict(self.request),
             "problems": problems,
-            **{name: getattr(self, name) for name in ("rows", "targets", "verdicts")},
+            **{name: getattr(self, name) for name in ("rows", "targets", "choices", "verdicts")},
             "sample_gradients": self.asked,
             "searched": self.searched,
             "seconds": self.seconds,
@@ -139,15 +154,17 @@ def _name(row: Row) -> dict[str, Any]:
 
 def _row(board: Board, row: Row) -> dict[str, Any]:
     found: dict[str, Any] = {**_name(row), "reason": row.reason, "parameters": None}
-    found |= dict.fromkeys((*COUNTS, *FINALS))
+    found |= dict.fromkeys((*COUNTS, *FINALS, *POINTS, "distance", "runaway"))
     if row.measured is None:
         return found
     m = row.measured
-    finals = seed_scores(m, None, board.budget)
-    middle, tail = estimate(finals, 0.5), estimate(finals, 0.95)
+    middle, tail = board.seen(row, AVERAGE), board.seen(row, AVERAGE, 0.95)
     found["parameters"] = json.dumps(m.settings)
-    found |= dict(zip(COUNTS, (m.steps, finals.size, m.diverged, row.searched), strict=True))
-    return found | dict(zip(FINALS, (*middle, *tail), strict=True))
+    counted = m.steps, len(m.distance), m.diverged, row.searched, row.tried, row.refused
+    points = (part for point in (LAST, BEST) for part in (*board.seen(row, point), *board.value_seen(row, point)))
+    found |= dict(zip(COUNTS, counted, strict=True)) | dict(zip(FINALS, (*middle, *tail), strict=True))
+    found |= dict(zip(POINTS, points, strict=True))
+    return found | {"distance": estimate(m.distance, 0.5).value, "runaway": board.astray(row)}
 
 
 def targets(boards: Sequence[Board]) -> Table:
@@ -163,26 +180,45 @@ def targets(boards: Sequence[Board]) -> Table:
 
 def _target(board: Board, row: Row, goal: float) -> dict[str, Any]:
     assert row.measured is not None
-    costs = seed_scores(row.measured, goal, board.budget)
-    middle, tail = estimate(costs, 0.5), estimate(costs, 0.95)
+    middle, tail = board.seen(row, goal), board.seen(row, goal, 0.95)
     return {
         **_name(row),
         "target": goal,
         "tuned_for_it": row.kind == TUNED and goal in row.goals,
-        "reached": float(np.mean(np.isfinite(costs))),
+        "reached": board.reached(row, goal),
         **dict(zip(QUANTILES, (*middle, *tail), strict=True)),
     }
 
 
-def verdicts(boards: Sequence[Board]) -> Table:
-    """For every problem and goal (a target, or the average at the budget: null) the winner, or who cannot be told."""
+def _goal(goal: Goal) -> dict[str, Any]:
+    """A target, or what is wanted at the budget."""
+    return {"goal": goal, "target": None} if isinstance(goal, str) else {"goal": "target", "target": goal}
+
+
+def choices(boards: Sequence[Board]) -> Table:
+    """For every goal of a tuned setting how sure its choice is."""
     found = []
     for board in boards:
-        for goal in (*board.targets, None):
+        for row in board.rows:
+            for goal, choice in row.choices.items():
+                told = {**asdict(choice), "edge": list(choice.edge)}
+                found.append({**_name(row), **_goal(goal), **{k: told[k] for k in TABLES["choices"] if k in told}})
+    return found
+
+
+def verdicts(boards: Sequence[Board]) -> Table:
+    """For every problem and goal the winner with its setting, or who cannot be told."""
+    found = []
+    for board in boards:
+        for goal in board.goals:
             verdict = board.verdict(goal)
-            winner = None if verdict.winner is None else verdict.winner.algorithm
+            won = verdict.winner
+            named = {
+                "winner": None if won is None else won.algorithm,
+                "winner_setting": None if won is None else won.label,
+            }
             tied = [row.algorithm for row in verdict.tied]
-            found.append({"problem": board.problem_spec, "target": goal, "winner": winner, "tied": tied})
+            found.append({"problem": board.problem_spec, **_goal(goal), **named, "tied": tied})
     return found
 
 
@@ -195,7 +231,7 @@ def _band(board: Board, row: Row) -> Iterator[dict[str, Any]]:
     assert row.measured is not None
     seen = row.measured.paths
     first, last = np.max(seen.cost[:, 0]), np.max(seen.cost[:, -1])  # a seed that diverges asks no more
-    costs = np.unique(np.rint(np.geomspace(1, board.budget, POINTS)))
+    costs = np.unique(np.rint(np.geomspace(1, board.budget, PLACES)))
     costs = np.unique([*costs[(costs >= first) & (costs <= last)], min(last, board.budget)])
     values = np.sort(seen.at(costs), axis=0)
     counted = {name: values[rank(len(values), q) - 1] for name, q in LEVELS.items()}
@@ -210,7 +246,7 @@ def seeds(boards: Sequence[Board], first_seed: int) -> Table:
         for board in boards
         for row in board.rows
         if row.measured is not None
-        for i, final in enumerate(seed_scores(row.measured, None, board.budget))
+        for i, final in enumerate(seed_scores(row.measured, AVERAGE, board.budget))
     ]
 
 
