@@ -11,6 +11,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parent / "results"
+ASTRAY = "↗ "  # before figures of a setting that ends above F(x_1)
 
 
 def fill(page: str, name: str, table: str) -> None:
@@ -73,7 +74,7 @@ def choice_table(report: dict[str, Any]) -> str:
     """Sample gradients to a target on every problem, tuned alike; the sharp plan of Normalized STORM too.
 
     The target is the smallest that half of the algorithms that can run there reach. Rows are ordered by the mean of
-    their ranks over the problems where they can run.
+    their ranks over the problems where they can run; a row that ends above F(x_1) is marked and has the last ranks.
     """
     chosen = {p["problem"]: _common_target(report, p) for p in report["problems"]}
     budget, cells, values = report["spec"]["budget"], {}, {}
@@ -82,8 +83,9 @@ def choice_table(report: dict[str, Any]) -> str:
         if row["target"] != chosen[row["problem"]] or not (tuned or plan):
             continue
         name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
-        cells[name, row["problem"]] = _samples(row, budget)
-        values[name, row["problem"]] = (row["median"] is None, row["median"] or 1 - row["reached"])
+        astray = row.get("runaway", False)
+        cells[name, row["problem"]] = ASTRAY * astray + _samples(row, budget)
+        values[name, row["problem"]] = (astray, row["median"] is None, row["median"] or 1 - row["reached"])
     heads = [f"{problem}, {target:g}" for problem, target in chosen.items()]
     lines = [f"| algorithm | {' | '.join(heads)} |", "|---" * (1 + len(heads)) + "|"]
     lines += [f"| {name} | {' | '.join(cells.get((name, p), '-') for p in chosen)} |" for name in _by_rank(values)]
@@ -92,26 +94,50 @@ def choice_table(report: dict[str, Any]) -> str:
 
 def finals_table(report: dict[str, Any]) -> str:
     """Medians of the average gradient norm at the budget: tuned / default; the sharp plan of Normalized STORM too."""
+    return _medians_table(report, "final_median", "the budget")
+
+
+def taken_home_table(report: dict[str, Any]) -> str:
+    """Medians of the gradient norm at the last point, and F there: tuned for it / default."""
+    return _medians_table(report, "last_gradient_median", "the last point", "last_value_median")
+
+
+def _medians_table(report: dict[str, Any], column: str, goal: str, beside: str | None = None) -> str:
+    """A column of the rows that are tuned for a goal, and of the defaults; those that end above F(x_1) are marked."""
     problems = [p["problem"] for p in report["problems"]]
-    tuned: dict[tuple[str, str], float] = {}
-    defaults: dict[tuple[str, str], float] = {}
+    tuned: dict[tuple[str, str], tuple[bool, float, str]] = {}
+    defaults: dict[tuple[str, str], tuple[bool, float, str]] = {}
     for row in report["rows"]:
         if row["reason"] is not None:
             continue
-        plan, value = row["setting"] == "sharp plan, probability 0.95", row["final_median"]
-        value = math.inf if value is None else value
+        plan, astray = row["setting"] == "sharp plan, probability 0.95", row.get("runaway", False)
+        value = math.inf if row[column] is None else row[column]
+        said = "diverged" if row[column] is None else f"{ASTRAY * astray}{value:.3g}"
+        if beside is not None and row[beside] is not None:
+            said += f" ({row[beside]:.3g})"
         if row["kind"] == "default":
-            defaults[row["algorithm"], row["problem"]] = value
-        elif plan or row["setting"].startswith("tuned for the budget"):
-            tuned[f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"], row["problem"]] = value
+            defaults[row["algorithm"], row["problem"]] = astray, value, said
+        elif plan or (row["kind"] == "tuned" and goal in row["setting"]):
+            name = f"{row['algorithm']} (sharp plan)" if plan else row["algorithm"]
+            tuned[name, row["problem"]] = astray, value, said
 
     def cell(place: tuple[str, str]) -> str:
-        found = [f"{values[place]:.3g}" for values in (tuned, defaults) if place in values]
-        return " / ".join(found).replace("inf", "diverged") or "-"
+        return " / ".join(values[place][-1] for values in (tuned, defaults) if place in values) or "-"
 
     lines = [f"| algorithm | {' | '.join(problems)} |", "|---" * (1 + len(problems)) + "|"]
     lines += [f"| {name} | {' | '.join(cell((name, p)) for p in problems)} |" for name in _by_rank(tuned)]
     return "\n".join(lines)
+
+
+def refused_line(report: dict[str, Any]) -> str:
+    """How many settings the searches tried, and how many ended above the start."""
+    told = [f"{p['settings_refused']:,} of {p['settings_tried']:,} on {p['problem']}" for p in report["problems"]]
+    rows = [r for r in report["rows"] if r["runaway"] and r["final_median"] is not None]
+    kinds = [f"{sum(r['kind'] == kind for r in rows)} {kind}" for kind in ("default", "theorem", "tuned")]
+    return (
+        f"Settings that the searches refused because their median ends above $F(x_1)$: {', '.join(told)}. Rows that "
+        f"are marked for it: {', '.join(kinds)}."
+    )
 
 
 def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
@@ -128,7 +154,7 @@ def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
 def _common_target(report: dict[str, Any], problem: dict[str, Any]) -> float:
     def share(target: float) -> float:
         rows = [r for r in report["targets"] if (r["problem"], r["target"]) == (problem["problem"], target)]
-        reached = [r["median"] is not None for r in rows if r["tuned_for_it"]]
+        reached = [r["median"] is not None and not r.get("runaway") for r in rows if r["tuned_for_it"]]
         return sum(reached) / len(reached)
 
     found: float = min((t for t in problem["targets"] if share(t) >= 0.5), default=max(problem["targets"]))

@@ -8,7 +8,7 @@ table    every algorithm, tuned alike, on four problems: sample gradients to a t
 slopes   tuned methods on the noisy valley at budgets over three decades
 
 Writes results/comparison-*.json with the date and the kind of machine, and puts the tables into README.md and
-docs/how-to-choose.md between their markers. On two cores the table takes some twenty minutes.
+docs/how-to-choose.md between their markers.
 """
 
 from __future__ import annotations
@@ -22,13 +22,23 @@ import jax
 import numpy as np
 
 from benchmarks.machine import describe
-from benchmarks.pages import RESULTS, choice_table, fill, finals_table, publish, rates_table, speed_line
+from benchmarks.pages import (
+    RESULTS,
+    choice_table,
+    fill,
+    finals_table,
+    publish,
+    rates_table,
+    refused_line,
+    speed_line,
+    taken_home_table,
+)
 from normstorm._shared.jsonable import jsonable
 from normstorm.engine.run import cores
-from normstorm.lab.compare.board import TUNED, Bench, Board, Row, board
+from normstorm.lab.compare.board import AVERAGE, TUNED, Bench, Board, Row, board
 from normstorm.lab.compare.methods import METHODS, scales
 from normstorm.lab.compare.request import CompareRequest
-from normstorm.lab.compare.tables import rows, targets, verdicts
+from normstorm.lab.compare.tables import choices, problem_facts, rows, targets, verdicts
 from normstorm.problems import registry
 
 # Those that run on every vector problem, and SVRG, SAGA and SARAH left out: they need a finite sum.
@@ -87,13 +97,13 @@ def table(threads: int | None) -> None:
         "machine": machine(),
         "spec": asdict(TABLE),
         "seconds": time.monotonic() - started,
-        "problems": [{"problem": b.problem_spec, "exact": b.exact, "targets": list(b.targets)} for b in found],
-        **{
-            name: jsonable(make(found)) for name, make in (("rows", rows), ("targets", targets), ("verdicts", verdicts))
-        },
+        "problems": jsonable([problem_facts(b) for b in found]),
+        **{make.__name__: jsonable(make(found)) for make in (rows, targets, choices, verdicts)},
     }
     publish(RESULTS / "comparison-table.json", report, "../README.md", "comparison-table", choice_table(report))
     fill("how-to-choose.md", "comparison-finals", finals_table(report))
+    fill("how-to-choose.md", "comparison-taken-home", taken_home_table(report))
+    fill("how-to-choose.md", "comparison-refused", refused_line(report))
     print(choice_table(report))
 
 
@@ -102,7 +112,7 @@ def slopes(threads: int | None) -> None:
     for budget in DECADES:
         request = CompareRequest(("noisy-valley",), RATED, budget=budget, seeds=128, tune=True, targets=(0.1,))
         (one,) = boards(request, threads)
-        found.extend(_rate(budget, row, one) for row in one.rows if row.kind == TUNED and None in row.goals)
+        found.extend(_rate(budget, row, one) for row in one.rows if row.kind == TUNED and AVERAGE in row.goals)
     report = {"machine": machine(), "budgets": DECADES, "seconds": time.monotonic() - started, "rows": found}
     publish(RESULTS / "comparison-slopes.json", report, "how-to-choose.md", "comparison-slopes", rates_table(report))
     print(rates_table(report))
@@ -110,7 +120,7 @@ def slopes(threads: int | None) -> None:
 
 def _rate(budget: int, row: Row, found: Board) -> dict[str, Any]:
     assert row.measured is not None
-    seen = found.seen(row, None)
+    seen = found.seen(row, AVERAGE)
     return {"algorithm": row.algorithm, "budget": budget, **seen._asdict(), "settings": row.measured.settings}
 
 

@@ -42,11 +42,11 @@ POINTS = tuple(
 )
 TABLES = {
     "rows": (*NAMES, "reason", "parameters", *COUNTS, *FINALS, *POINTS, "distance", "runaway"),
-    "targets": (*NAMES, "target", "tuned_for_it", "reached", *QUANTILES),
-    "choices": (*NAMES, *GOALS, "share", "settings", "spread", "edge", "low", "high"),
+    "targets": (*NAMES, "target", "tuned_for_it", "runaway", "reached", *QUANTILES),
+    "choices": (*NAMES, *GOALS, "runaway", "share", "settings", "spread", "edge", "low", "high"),
     "verdicts": ("problem", *GOALS, "winner", "winner_setting", "tied"),
     "bands": (*NAMES, "cost", *LEVELS),
-    "seeds": (*NAMES, "seed", "final"),
+    "seeds": (*NAMES, "seed", "final", "last_gradient", "last_value", "best_gradient", "best_value", "distance"),
 }
 TYPES = {
     **dict.fromkeys((*NAMES, "goal", "reason", "parameters", "winner", "winner_setting", "spread"), pa.string()),
@@ -114,22 +114,9 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready, without the tables that have a row for every seed or every point of a curve."""
-        problems = [
-            {
-                "problem": b.problem_spec,
-                "exact": b.exact,
-                "targets": list(b.targets),
-                "start_value": b.start_value,
-                "settings_tried": b.searched_settings[0],
-                "settings_refused": b.searched_settings[1],
-                "constants": b.constants,
-                "scales": b.scales,
-            }
-            for b in self.boards
-        ]
         found: dict[str, Any] = {
             "spec": asdict(self.request),
-            "problems": problems,
+            "problems": [problem_facts(board) for board in self.boards],
             **{name: getattr(self, name) for name in ("rows", "targets", "choices", "verdicts")},
             "sample_gradients": self.asked,
             "searched": self.searched,
@@ -141,6 +128,21 @@ class Comparison:
         }
         plain: dict[str, Any] = jsonable(found)
         return plain
+
+
+def problem_facts(board: Board) -> dict[str, Any]:
+    """What is told of a problem beside its rows."""
+    tried, refused = board.searched_settings
+    return {
+        "problem": board.problem_spec,
+        "exact": board.exact,
+        "targets": list(board.targets),
+        "start_value": board.start_value,
+        "settings_tried": tried,
+        "settings_refused": refused,
+        "constants": board.constants,
+        "scales": board.scales,
+    }
 
 
 def rows(boards: Sequence[Board]) -> Table:
@@ -185,6 +187,7 @@ def _target(board: Board, row: Row, goal: float) -> dict[str, Any]:
         **_name(row),
         "target": goal,
         "tuned_for_it": row.kind == TUNED and goal in row.goals,
+        "runaway": board.astray(row),
         "reached": board.reached(row, goal),
         **dict(zip(QUANTILES, (*middle, *tail), strict=True)),
     }
@@ -202,7 +205,8 @@ def choices(boards: Sequence[Board]) -> Table:
         for row in board.rows:
             for goal, choice in row.choices.items():
                 told = {**asdict(choice), "edge": list(choice.edge)}
-                found.append({**_name(row), **_goal(goal), **{k: told[k] for k in TABLES["choices"] if k in told}})
+                named = {**_name(row), **_goal(goal), "runaway": board.astray(row)}
+                found.append({**named, **{k: told[k] for k in TABLES["choices"] if k in told}})
     return found
 
 
@@ -240,13 +244,19 @@ def _band(board: Board, row: Row) -> Iterator[dict[str, Any]]:
 
 
 def seeds(boards: Sequence[Board], first_seed: int) -> Table:
-    """For every setting and seed the average gradient norm at the budget; infinite if it diverged."""
+    """For every setting and seed what the budget gave; infinite if it diverged."""
     return [
-        {**_name(row), "seed": first_seed + i, "final": float(final)}
+        {**_name(row), "seed": first_seed + i, **dict(zip(TABLES["seeds"][-6:], map(float, numbers), strict=True))}
         for board in boards
         for row in board.rows
-        if row.measured is not None
-        for i, final in enumerate(seed_scores(row.measured, AVERAGE, board.budget))
+        if (m := row.measured) is not None
+        for i, numbers in enumerate(
+            zip(
+                *(seed_scores(m, AVERAGE, board.budget), m.last.grad_norm, m.last.value),
+                *(m.best.grad_norm, m.best.value, m.distance),
+                strict=True,
+            )
+        )
     ]
 
 
