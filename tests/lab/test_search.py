@@ -44,11 +44,11 @@ def grown(method: Method, score, most: int = ROUNDS, affords=lambda settings: Tr
 
 def test_a_grid_grows_until_the_best_lies_inside() -> None:
     storm = METHODS["normalized_storm"]
-    goal = (-5, 7)  # outside of the grid in both directions
+    goal = (-7, 7)  # outside of the grid in both directions
     grid, best = grown(storm, lambda place: (place[0] - goal[0]) ** 2 + (place[1] - goal[1]) ** 2)
     assert grid.places[best] == goal and grid.edges(best) == set()
     assert all(place in grid.places for place in neighbours(goal))
-    assert len(grid.settings) == len(grid.runs) == len({str(s) for s in grid.settings}) < 2 * TRIED + 8
+    assert len(grid.settings) == len(grid.runs) == len({str(s) for s in grid.settings}) < 3 * TRIED
 
 
 def test_what_is_still_on_the_edge_is_marked() -> None:
@@ -60,7 +60,7 @@ def test_what_is_still_on_the_edge_is_marked() -> None:
     grid, best = grown(storm, lambda place: abs(place[0]) - place[1])
     assert storm.ladder[grid.places[best][1]] == 1e-5 and grid.edges(best) == {"alpha"}
     grid, best = grown(sgd, lambda place: abs(place[0]))
-    assert grid.edges(best) == set() and len(grid.settings) == TRIED
+    assert grid.edges(best) == set() and len(grid.settings) == TRIED + 2, "half a factor on both sides"
 
 
 def test_what_the_budget_does_not_pay_is_no_edge_and_equal_settings_run_once() -> None:

@@ -5,10 +5,11 @@ the length gap/||grad F(x_1)||, the curvature L = L0 + L1 ||grad F(x_1)||, the s
 sample gradient (constants in mean square where they are proven, else almost surely), and the number of steps T.
 A step that is a length begins at length T^(-2/3), one that multiplies a gradient at 1/(10 L).
 
-**Search.** One rule for everybody: TRIED settings to begin with. The step goes in factors of 10^(1/2) around its
-default and one other parameter along its ladder of values; a method that has no other parameter goes in factors of
-10^(1/4). A best setting whose neighbours were not tried has them tried next (`search`). Equal settings are run once: a
-method without parameters has one. What the values are is in the table below.
+**Search.** One rule for everybody: TRIED settings to begin with, wide and coarse. The step goes in factors of 10 around
+its default and one other parameter has two or three values of its ladder; a method that has no other parameter goes in
+factors of 10^(1/2). A best setting whose neighbours were not tried has them tried next (`search`): half a factor beside
+it, and one rung. Equal settings are run once: a method without parameters has one. What the values are is in the table
+below.
 
 Settings that follow from a theorem are in `theorems`.
 """
@@ -26,7 +27,7 @@ from normstorm.algorithms.geometries import norm
 from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 
-TRIED = 16  # settings that everybody begins with
+TRIED = 12  # settings that everybody begins with
 WEIGHTS = (1.0, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 3e-4, 1e-4, 3e-5, 1e-5)
 DECADES = (1e-4, 1e-3, 0.01, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e5)
 BATCHES, RESTARTS = (1, 4, 16, 64, 256, 1024), (16, 64, 400, 2500, 10_000)
@@ -122,7 +123,7 @@ class Method(NamedTuple):
     def places(self) -> list[Place]:
         """Where the search begins: TRIED settings, the default among them."""
         steps = TRIED // len(self.first)
-        return [(i - steps // 2, j) for j in self.first for i in range(steps)]
+        return [(2 * (i - steps // 2), j) for j in self.first for i in range(steps)]
 
     def default(self, s: Scales) -> dict[str, Any]:
         return self.settings(s, 1.0, self.ladder[self.rung])
@@ -138,17 +139,17 @@ class Method(NamedTuple):
 NATURAL = {"alpha": (True, False), "K": (True, False), "beta": (True, True), "power": (True, True)}
 
 
-def _laddered(settings: Settings, second: str, ladder: tuple[Any, ...], default: Any, rungs: int = 4) -> Method:
-    """The search begins with so many rungs around the default: half of them below it, as far as there are some."""
+def _laddered(settings: Settings, second: str, ladder: tuple[Any, ...], default: Any, *others: Any) -> Method:
+    """The search begins with the default and others; with a tenth and ten times the default if none are named."""
     rung = ladder.index(default)
-    low = max(0, rung - rungs // 2)
-    first = tuple(range(low, low + rungs))
+    first = tuple(map(ladder.index, (default, *others))) if others else (rung - 1, rung, rung + 1)
     return Method(settings, second, ladder, rung, first, NATURAL.get(second, (False, False)))
 
 
 def _weighted(step: Callable[[Scales], float], default: float = 0.1, **rest: Any) -> Method:
-    """The weight alpha of the fresh gradient is the second parameter."""
-    return _laddered(lambda s, f, a: {"eta": f * step(s), "alpha": a, **rest}, "alpha", WEIGHTS, default)
+    """The weight alpha of the fresh gradient is the second parameter: begun with 1, the default and a tenth of it."""
+    small = WEIGHTS[WEIGHTS.index(default) + 2]
+    return _laddered(lambda s, f, a: {"eta": f * step(s), "alpha": a, **rest}, "alpha", WEIGHTS, default, 1.0, small)
 
 
 def _plain(step: Callable[[Scales], float], **rest: Any) -> Method:
@@ -174,7 +175,7 @@ def _restarts(S1: int) -> dict[str, int]:
 
 
 def _spider(settings: Settings) -> Method:
-    return _laddered(settings, "S1", RESTARTS, 400, 2)
+    return _laddered(settings, "S1", RESTARTS, 400, 64)
 
 
 def _walk(s: Scales, S1: int) -> float:
@@ -194,10 +195,10 @@ METHODS: dict[str, Method] = {
     "sgd": _plain(_steep),
     "averaged_sgd": _plain(_steep),
     "schedule_free_sgd": _laddered(
-        lambda s, f, b: {"eta": f * _steep(s), "beta": b}, "beta", (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0), 0.9
+        lambda s, f, b: {"eta": f * _steep(s), "beta": b}, "beta", (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 1.0), 0.9, 0.5, 0.98
     ),
     "momentum_sgd": _weighted(_steep),
-    "normalized_sgd": _laddered(lambda s, f, K: {"eta": f * s.stride(K), "K": K}, "K", BATCHES, 1, 2),
+    "normalized_sgd": _laddered(lambda s, f, K: {"eta": f * s.stride(K), "K": K}, "K", BATCHES, 1, 16),
     "nigt": _weighted(_one),
     "agnostic_nsgd": _plain(lambda s: s.length * s.budget ** (3 / 4 - 2 / 3)),
     "clipped_sgd": _laddered(
@@ -207,7 +208,12 @@ METHODS: dict[str, Method] = {
         lambda s, f, c: {"eta": f * _steep(s), "gamma": f * _steep(s) * c * s.gradient}, "gamma", DECADES, 1.0
     ),
     "mixed_clipping": _laddered(
-        lambda s, f, a: {"eta": f * _steep(s), "gamma": f * _steep(s) * s.gradient, "alpha": a}, "alpha", WEIGHTS, 0.1
+        lambda s, f, a: {"eta": f * _steep(s), "gamma": f * _steep(s) * s.gradient, "alpha": a},
+        "alpha",
+        WEIGHTS,
+        0.1,
+        1.0,
+        0.01,
     ),
     "clipped_storm": _laddered(
         lambda s, f, c: {"eta": f * _two(s), "alpha": 0.1, "threshold": c * s.gradient}, "threshold", DECADES, 0.1
@@ -258,7 +264,7 @@ METHODS: dict[str, Method] = {
         lambda s, f, p: {"eta": f * s.stride(_components(s)) * s.grad_norm ** (p - 1), "power": p},
         "power",
         (1.0, 2 / 3, 1 / 3, 0.0),
-        1.0,
+        *(1.0, 2 / 3, 1 / 3),
     ),
     "page": _spider(
         lambda s, f, S1: {

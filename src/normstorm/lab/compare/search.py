@@ -22,7 +22,7 @@ import numpy as np
 from .methods import Method, Place, Scales
 from .quantiles import LEVEL, rank
 
-ROUNDS = 12
+ROUNDS = 8
 RESAMPLES = 200
 STEP = "step"
 
