@@ -27,7 +27,15 @@ from normstorm.problems import registry
 from normstorm.report import compare_charts
 from normstorm.report.compare_page import page
 from normstorm.report.compare_terminal import compare_parts
-from normstorm.report.compare_words import interval_text, listed, mean_ranks, rising, short_number, verdict_text
+from normstorm.report.compare_words import (
+    interval_text,
+    listed,
+    mean_ranks,
+    rising,
+    short_number,
+    value_text,
+    verdict_text,
+)
 
 BUDGET, SEEDS = 2000, 8
 SPEEDS = {"sgd": 0.01, "storm": 0.02, "momentum_sgd": 0.0101, "nigt": 0.0001, "muon": None}
@@ -291,7 +299,9 @@ def test_words() -> None:
     assert interval_text(Estimate(inf, inf, inf), 0.1) == "> budget"
     assert interval_text(Estimate(inf, inf, inf), AVERAGE) == "diverged"
     assert interval_text(Estimate(0.5, 0.4, inf), AVERAGE) == "0.5 [0.4, ∞]", "few seeds are no divergence"
-    assert interval_text(Estimate(-0.5, -inf, inf), LAST) == "-0.5 [-∞, ∞]"
+    assert (
+        value_text(Estimate(-0.50004, -inf, inf)) == "-0.5 [-∞, ∞]" and value_text(Estimate(inf, 1, inf)) == "diverged"
+    )
     assert listed(list("abcd")) == "a, b, c, d" and listed(list("abcdef")) == "a, b, c, d and 2 more"
     many = boards.board("x", {name: 0.01 for name in [*CATALOGUE][:6]})
     assert verdict_text(many, 0.2)[0].endswith(" and 2 more") and verdict_text(many, 0.2)[0].startswith("undecided: ")

@@ -24,6 +24,7 @@ from .compare_words import (
     reason,
     short_number,
     state_text,
+    value_text,
 )
 
 COLOURS = ("#3f8fd6", "#d9793b", "#4a9e5c", "#cc4b42", "#9a6fc4", "#2fa39d", "#b0912f", "#d46a9f")
@@ -88,7 +89,7 @@ def _shortfall(board: Board, row: Row) -> str:
     assert row.measured is not None
     at_end = f"average at the budget {interval_text(board.seen(row, AVERAGE), AVERAGE)}"
     if board.astray(row):
-        at_end += f", F at the last point {interval_text(board.value_seen(row, LAST), LAST)} above F(x1)"
+        at_end += f", F at the last point {value_text(board.value_seen(row, LAST))} above F(x1)"
     return f"{at_end}, {row.measured.diverged} seeds diverged"
 
 

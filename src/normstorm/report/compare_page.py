@@ -28,6 +28,7 @@ from .compare_words import (
     setting,
     short_number,
     summary,
+    value_text,
     verdict_text,
 )
 from .html import Row
@@ -136,7 +137,7 @@ def point_row(board: Board, row: Result) -> Row:
     assert row.measured is not None
     cells = [row.algorithm, marked(board, row, setting(row))]
     for point in (LAST, BEST):
-        cells += [interval_text(board.seen(row, point), point), interval_text(board.value_seen(row, point), point)]
+        cells += [interval_text(board.seen(row, point), point), value_text(board.value_seen(row, point))]
     return *cells, average(estimate(row.measured.distance, 0.5).value)
 
 

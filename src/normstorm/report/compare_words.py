@@ -18,8 +18,8 @@ ASTRAY = "↗"  # beside numbers of a setting that ends above F(x1)
 RISE = 1.05  # so many times its first value, and a curve has risen
 GOALS = {
     AVERAGE: "average at the budget",
-    LAST: "gradient norm at the last point",
-    BEST: "gradient norm at the point with the smallest estimate",
+    LAST: "gradient norm, last point",
+    BEST: "gradient norm, best point",
 }
 
 
@@ -43,11 +43,16 @@ def interval_text(seen: Estimate, goal: Goal) -> str:
     """The value and its interval; an end that the sample does not bound is infinite, which is not a divergence."""
     counted = not isinstance(goal, str)
     write = short_count if counted else average
-    if seen.low == math.inf:
+    if math.isinf(seen.low):
         return write(seen.value)
-    low = short_number(seen.low) if math.isfinite(seen.low) else "-∞"
-    high = write(seen.high) if counted or math.isfinite(seen.high) else "∞"
+    low, high = short_number(seen.low), write(seen.high) if counted or math.isfinite(seen.high) else "∞"
     return f"{write(seen.value)} [{low}, {high}]"
+
+
+def value_text(seen: Estimate) -> str:
+    """F and its interval, with a digit more: close to a minimum values differ little."""
+    value, low, high = (f"{v:.4g}" for v in seen)
+    return f"{value} [{low}, {high}]".replace("inf", "∞") if math.isfinite(seen.value) else DIVERGED
 
 
 def listed(names: Sequence[str], most: int = MOST_NAMED) -> str:
