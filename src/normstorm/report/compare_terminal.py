@@ -57,7 +57,8 @@ def _winners(found: Comparison) -> Table:
 
 def _board(board: Board) -> Table:
     """One line an algorithm, each column with the setting of its own contest; other settings are on the page."""
-    what = "average at the budget, gradient norm and F at the last point, and median sample gradients to each target"
+    what = "average at the budget, gradient norm and F at the last point"
+    what += ", and median sample gradients to each target" if board.targets else ""
     heads = "algorithm", "average", "last", "F", *(f"{t:g}" for t in board.targets)
     table = _table(f"{board.problem_spec}{', tuned' if board.tuned else ''}: {what}", *heads)
     for column in table.columns[1:]:
