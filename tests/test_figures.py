@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import boards
 import pytest
 
 from benchmarks import pages
 from benchmarks.torch import pages as torch_pages
+from normstorm._shared.jsonable import jsonable
+from normstorm.lab.compare.tables import problem_facts, rows, targets
 
 ROOT = Path(__file__).parents[1]
 ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
@@ -36,6 +39,24 @@ def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, 
     if table in ("taken_home_table", "refused_line") and "choices" not in report:
         pytest.skip("the committed comparison is one from before these figures")
     assert between(page, name) == getattr(pages, table)(report)
+
+
+def test_tables_of_a_comparison_mark_what_ends_above_the_start() -> None:
+    made = boards.board("x", {"sgd": 0.01, "storm": 0.02, "muon": None}, astray=("storm",))
+    tables = {make.__name__: jsonable(make([made])) for make in (rows, targets)}
+    report = {"spec": {"budget": boards.BUDGET}, "problems": jsonable([problem_facts(made)]), **tables}
+    lines = pages.choice_table(report).splitlines()
+    assert lines[0] == "| algorithm | x, 0.2 |" and [line.split(" | ")[0] for line in lines[2:]] == ["| sgd", "| storm"]
+    assert lines[2].startswith("| sgd | 199 [") and lines[3].startswith("| storm | ↗ ")
+    assert pages.finals_table(report).splitlines()[2:] == [
+        *("| sgd | 0.0474 / 0.0905 |", "| storm | ↗ 0.0243 / ↗ 0.0474 |"),
+    ]
+    assert pages.taken_home_table(report).splitlines()[2:] == [
+        *("| sgd | 0.0237 (0.5) / 0.0452 (0.5) |", "| storm | ↗ 0.0121 (1.5) / ↗ 0.0237 (1.5) |"),
+    ]
+    assert pages.refused_line(report).endswith(
+        "ends above $F(x_1)$: 6 of 32 on x. Rows that are marked for it: 1 default, 1 theorem, 1 tuned."
+    )
 
 
 @pytest.mark.parametrize("name", ["torch-memory", "torch-update", "torch-step", "torch-race", "torch-tasks"])
