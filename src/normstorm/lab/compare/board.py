@@ -45,7 +45,7 @@ from .theorems import theorems
 RECORDS = 128
 WIDTH = 32  # seeds of a batch on a CPU, in searches and comparisons alike, so that they share a compiled program
 FIELD = 1.05  # and a little more than what the middle one of the algorithms has there
-EASE = (4.0, 2.0, 1.25)  # targets if none are given: at most so many times the best median at the budget
+EASE = (2.0, 1.25)  # targets if none are given: at most so many times the best median at the budget
 DEFAULT, THEOREM, TUNED = "default", "theorem", "tuned"
 AVERAGE, LAST, BEST = "average", "last", "best"
 ENDS = (AVERAGE, LAST, BEST)  # goals at the budget, beside targets: the average, and gradient norms at two points
