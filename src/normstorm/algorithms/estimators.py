@@ -45,6 +45,8 @@ class GradientSample(NamedTuple):
     restarted    whether g is a new estimate, not a change
     pieces       of an estimate that is followed: g_sub, g_prev and the rest of g (of step 1: g), cut into means of
                  equally many samples
+    rejected     whether the step to x is taken back
+    filter       of an estimate that is filtered: all that it knows
     """
 
     g: Tree
@@ -52,6 +54,8 @@ class GradientSample(NamedTuple):
     g_sub: Tree = None
     restarted: Any = None
     pieces: Tree = None
+    rejected: Any = None
+    filter: Any = None
 
 
 Sampled = tuple[GradientSample, Tree, Any]  # what was asked, the estimator's own state, the cost

@@ -210,7 +210,7 @@ class GradientTable(_Direct):
 
     def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
         n = component_count(problem)
-        table = _each(problem, x, jnp.arange(n))
+        table = each_gradient(problem, x, jnp.arange(n))
         mean = jax.tree.map(lambda a: jnp.mean(a, axis=0), table)
         grads, state, cost = self.sample_gradients(problem, 1, x, x, (table, mean), samples)
         return grads, state, n + cost
@@ -218,8 +218,8 @@ class GradientTable(_Direct):
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         table, mean = state
         rows, stored = samples[0], samples[-1]
-        fresh = _each(problem, x, rows)
-        kept = _each(problem, x, stored) if self.two else fresh
+        fresh = each_gradient(problem, x, rows)
+        kept = each_gradient(problem, x, stored) if self.two else fresh
         m = jax.tree.map(lambda g, a, mean: jnp.mean(g - a[rows], axis=0) + mean, fresh, table, mean)
 
         def store(state: Tree, new: Tree) -> tuple[Tree, None]:
@@ -232,6 +232,6 @@ class GradientTable(_Direct):
         return GradientSample(m), state, self.K * len(samples)
 
 
-def _each(problem: Any, x: Tree, rows: jax.Array) -> Tree:
+def each_gradient(problem: Any, x: Tree, rows: jax.Array) -> Tree:
     """The gradients of single components."""
     return jax.lax.map(lambda row: problem.grad(x, row[None]), rows)

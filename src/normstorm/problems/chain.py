@@ -137,7 +137,8 @@ def gate(y: jax.Array) -> jax.Array:
     """q_i: 1 beyond the progress, 0 up to it, linear in between."""
     climbed = jnp.clip(4 * jnp.abs(y) - 1, 0, 1) ** 2
     tail = jnp.cumsum(climbed[::-1])[::-1]
-    return jnp.maximum(1 - jnp.sqrt(tail), 0)
+    some = tail > 0  # the root of 0 has no derivative
+    return jnp.maximum(1 - jnp.where(some, jnp.sqrt(jnp.where(some, tail, 1)), 0), 0)
 
 
 def chain(length: int = 16, p: float = 0.1, rotate: int | None = 0) -> Chain:
