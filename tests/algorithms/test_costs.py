@@ -18,6 +18,7 @@ from normstorm.random import seed_words, step_key
 
 COINS = ("page", "page whole")
 STOPPED = "spider 1 stopped"
+STAYING = ("kalman", "kalman table")
 COUNTS = (1, 2, 3, 5, 6, 7, 11, 49, STEPS)
 
 
@@ -27,7 +28,7 @@ def counted(name: str) -> list[int]:
     return one.transcription(oracle(one.K, BIG), one.x1, STEPS, **one.theirs).cost
 
 
-@pytest.mark.parametrize("name", [name for name in CASES if name not in (*COINS, STOPPED)])
+@pytest.mark.parametrize("name", [name for name in CASES if name not in (*COINS, *STAYING, STOPPED)])
 def test_the_formula_is_what_is_counted(name: str) -> None:
     cost = counted(name)
     formula = [CASES[name].algorithm.cost(steps, N) for steps in COUNTS]
@@ -41,6 +42,18 @@ def test_a_path_that_stops_asks_less() -> None:
     assert 1 < moving < STEPS
     assert cost[:moving] == [algorithm.cost(t, N) for t in range(1, moving + 1)]
     assert cost[-1] < algorithm.cost(STEPS, N)
+
+
+@pytest.mark.parametrize("name", STAYING)
+def test_a_step_that_stays_asks_less(name: str) -> None:
+    """A step asks what the formula says or, after one of no length, k less."""
+    one = CASES[name]
+    path = one.transcription(oracle(one.K, BIG), one.x1, STEPS, **one.theirs)
+    most = np.diff([0, *(one.algorithm.cost(t, N) for t in range(1, STEPS + 1))])
+    saved = most - np.diff([0, *path.cost])
+    stayed = [False, *(bool((a == b).all()) for a, b in zip(path.x, path.x[1:-1], strict=False))]
+    np.testing.assert_array_equal(saved, np.where(stayed, one.algorithm.estimator.k, 0))
+    assert 5 < sum(stayed) < STEPS - 5, "or it shows little"
 
 
 @jax.jit

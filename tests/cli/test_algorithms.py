@@ -92,6 +92,7 @@ def test_known_states_and_needs() -> None:
         **{f"spider_{i}": {"finite sum": "S1 = None"} for i in (1, 2)},
         **{name: {"finite sum": "S1 = None"} for name in ("l0l1_spider", "symmetric_spider", "page")},
         **{name: {"finite sum": "always"} for name in ("beta_gd", "svrg", "saga", "sarah")},
+        "kalman_storm": {"finite sum": "table = True"},
         "mars": {"matrix": "flavour = shampoo"},
         **{name: {"matrix": "always"} for name in ("muon", "muon_mvr", "limuon")},
         "scion": {"matrix": "ball = mean_sign, spectral, column, row"},

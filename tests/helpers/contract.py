@@ -249,6 +249,8 @@ CASES = {
         {"L0": 3.0, "L1": 0.5, "longest": 0.3, "s0": 4.0, "K": 4, "k": 3},
         K=4,
     ),
+    "kalman": case("kalman_storm", {"K": 2, "k": 1}, "kalman_storm", {"K": 2, "k": 1}),
+    "kalman table": case("kalman_storm", {"table": True}, "kalman_storm", {"table": True}, K=1),
     "clipped storm": case(
         "clipped_storm",
         {"eta": 0.05, "alpha": 1 - 0.9, "threshold": 0.8, "K": 4, "k": 3},
@@ -345,7 +347,7 @@ EXACT = (
     *("svrg", "sarah", "limuon 1"),
 )
 # What requires a finite sum, and what matrices.
-SUMS = {"spider whole", "beta gd", "page whole", "svrg", "saga", "saga with two", "sarah"}
+SUMS = {"kalman table", "spider whole", "beta gd", "page whole", "svrg", "saga", "saga with two", "sarah"}
 FREE_BALLS = {"scion euclidean", "scion sign", "scion rms"}
 MATRIX = {name for name in CASES if name.split()[0] in ("muon", "mvr1", "mvr2", "limuon", "scion")} - FREE_BALLS
 MATRIX |= {"mars shampoo"}

@@ -1,6 +1,6 @@
 """The catalogue: one file per lineage, one function per algorithm."""
 
-from . import adagrad, clipping, finite_sum, mars, muon, sgd, sign, spider, storm
+from . import adagrad, clipping, finite_sum, kalman, mars, muon, sgd, sign, spider, storm
 from .normalized_storm import agnostic_storm, normalized_storm_anytime
 from .normalized_storm import from_plan as from_plan
 from .normalized_storm import normalized_storm as normalized_storm
@@ -15,6 +15,7 @@ _MAKERS = (
     *(adagrad.adagrad_norm, adagrad.super_adam),
     *(storm.storm, storm.storm_plus, storm.meta_storm, storm.meta_storm_sg, storm.meta_storm_na),
     *(storm.hybrid_sarah_sgd, storm.measured_storm),
+    kalman.kalman_storm,
     *(spider.spider_1, spider.spider_2, spider.l0l1_spider, spider.symmetric_spider, spider.beta_gd, spider.page),
     *(finite_sum.svrg, finite_sum.saga, finite_sum.sarah),
     *(mars.mars, muon.muon, muon.muon_mvr, muon.limuon, muon.scion),

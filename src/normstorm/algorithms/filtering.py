@@ -12,16 +12,16 @@ before the samples of the next step, so the weight that follows from it is predi
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import GradientSample, Sampled, by_pieces, draw_large_batch, large_batch_key, static
+from .estimators import GradientSample, Sampled, draw_large_batch, large_batch_key, static
 from .geometries import norm
 from .requirements import A_FINITE_SUM, NOTHING
 from .restarts import component_count, each_gradient
@@ -37,7 +37,7 @@ class Filter(NamedTuple):
     bend, spread   squared curvature of a mean over k samples along a step, and its variance
     secant, moves  the last change of a gradient over a step's length, and how many were seen
     reach          the length over which curvature was first seen; 0: not yet
-    sum, gains, count     of the measurements around m since the last check, of their weights, and how many
+    sum, gains, since     of the measurements around m since the last check, of their weights, and how many
     excess, alarms        what the last check found, 1 is as it should be, and how often it was too much
     table, kept           the last gradients of a finite sum's components and their mean; () without a table
     """
@@ -54,7 +54,7 @@ class Filter(NamedTuple):
     reach: jax.Array
     sum: Tree
     gains: jax.Array
-    count: jax.Array
+    since: jax.Array
     excess: jax.Array
     alarms: jax.Array
     table: Tree = ()
@@ -96,16 +96,16 @@ class Filtered:
     rise: float = 0.3
     reject: float = 16.0
     alarm: float = 3.0
-    power: float = 0.0
+    quick: float = 0.1
 
     @property
     def requirements(self) -> frozenset[str]:
         return A_FINITE_SUM if self.table else NOTHING
 
     def cost(self, steps: int, size: int | None) -> int:
-        """The most that so many steps can ask; those that stay ask less."""
-        filled = (size or 0) if self.table and steps >= (size or 0) else 0
-        return self.first * self.K + 3 * self.k + (self.K + self.k) * (steps - 1) + filled
+        """The most that so many steps can ask; those that stay ask less. Two derivatives count as three gradients."""
+        filled = (size or 0) if self.table and steps >= max(2, size or 0) else 0
+        return self.first * (self.K + 3 * self.k) + (self.K + self.k) * (steps - 1) + filled
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K), large_batch_key(key)
@@ -113,7 +113,8 @@ class Filtered:
     def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
         K, n = self.K, self.first
         batch = draw_large_batch(problem, samples[1], n * K)
-        each = by_pieces(problem, x, batch, n)
+        pieces = jax.tree.map(lambda s: s.reshape(n, K, *s.shape[1:]), batch)
+        each = jax.lax.map(lambda piece: problem.grad(x, piece), pieces)
         m = jax.tree.map(lambda g: jnp.mean(g, 0), each)
         apart = jax.tree.map(lambda g, m: g - m, each, m)
         s2 = _squared(apart) / (n - 1)
@@ -122,8 +123,9 @@ class Filtered:
         if self.table:
             size = component_count(problem)
             known = known._replace(table=jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), x), kept=flat)
-        known, cost = self._probed(problem, x, jax.tree.map(lambda s: s[: self.k], batch), known)
-        return GradientSample(m, filter=known), known, n * K + cost
+        heads = jax.tree.map(lambda s: s[:, : self.k], pieces)
+        known, cost = self._probed(problem, x, heads, known)
+        return GradientSample(m, filter=known), known, n * K + n * cost
 
     def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
         return grads.filter.m
@@ -133,8 +135,7 @@ class Filtered:
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Filter, samples: Tree) -> Sampled:
         rows, _ = samples
-        step = jax.tree.map(jnp.subtract, x, x_prev)
-        length = norm(step)
+        length = norm(jax.tree.map(jnp.subtract, x, x_prev))
         moved = length > 0
         fresh, change = self._measured(problem, x, x_prev, state, rows, moved)
         after = self._updated(state, fresh, change, length)
@@ -146,7 +147,7 @@ class Filtered:
         if self.table:
             after, more = self._stored(problem, t, here, after, rows)
             cost = cost + more
-        after, more = self._probed(problem, here, jax.tree.map(lambda s: s[: self.k], rows), after)
+        after, more = self._probed(problem, here, jax.tree.map(lambda s: s[None, : self.k], rows), after)
         return GradientSample(fresh, rejected=rejected, filter=after), after, cost + more
 
     def _measured(
@@ -180,8 +181,10 @@ class Filtered:
         moved = length > 0
         secant = jax.tree.map(lambda c: -c / jnp.where(moved, length, 1), change)
         moves, square = f.moves + 1, _squared(secant)
-        share = jnp.where(square > f.bend, jnp.maximum(self.rise, 1 / moves), jnp.maximum(self.bend_memory, 1 / moves))
         twist = jnp.minimum(_squared(jax.tree.map(jnp.subtract, secant, f.secant)) / 2, square)
+        agree = 1 - twist / jnp.where(square > 0, square, 1)
+        fall = jnp.maximum(self.bend_memory, self.quick * agree**4)
+        share = jnp.maximum(jnp.where(square > f.bend, self.rise, fall), 1 / moves)
         spread = f.spread + jnp.maximum(self.spread_memory, 1 / moves) * (twist - f.spread)
         curved = f._replace(bend=f.bend + share * (square - f.bend), spread=spread, secant=secant, moves=moves)
         f = _select(moved, curved, f)
@@ -194,28 +197,30 @@ class Filtered:
         Looked at whenever the weights since the last look add up to 1, the time in which m is renewed. A sum that is
         too long says by how much m was wrong.
         """
-        total, gains, count = _add(f.sum, apart), f.gains + f.gain, f.count + 1
+        total, gains, since = _add(f.sum, apart), f.gains + f.gain, f.since + 1
         due = gains >= 1
-        excess = jnp.where(f.S > 0, _squared(total) / (count * jnp.where(f.S > 0, f.S, 1)), 1)
+        rounding = 64 * float(np.finfo(f.S.dtype).eps) * norm(f.m)
+        noisy = jnp.sqrt(f.S) > rounding
+        excess = jnp.where(noisy, _squared(total) / (since * jnp.where(noisy, f.S, 1)), 1)
         wrong = due & (excess > self.alarm)
-        V = jnp.where(wrong, jnp.minimum(f.S, jnp.maximum(f.V, (excess - 1) * f.S / count)), f.V)
+        V = jnp.where(wrong, jnp.minimum(f.S, jnp.maximum(f.V, (excess - 1) * f.S / since)), f.V)
         return f._replace(
             V=V,
-            spread=jnp.where(wrong, 2 * f.spread, f.spread),
+            spread=jnp.where(wrong, jnp.minimum(2 * f.spread, f.bend), f.spread),
             sum=jax.tree.map(lambda s: jnp.where(due, 0, s), total),
             gains=jnp.where(due, 0, gains),
-            count=jnp.where(due, 0, count),
+            since=jnp.where(due, 0, since),
             excess=jnp.where(due, excess, f.excess),
             alarms=f.alarms + wrong,
         )
 
-    def _probed(self, problem: Any, x: Tree, head: Tree, f: Filter) -> tuple[Filter, jax.Array]:
+    def _probed(self, problem: Any, x: Tree, heads: Tree, f: Filter) -> tuple[Filter, jax.Array]:
         """The first curvature along m, from derivatives: they need no length, and give one."""
         wanted = (f.reach == 0) & (norm(f.m) > 0)
 
         # Of many seeds at once a loop runs its body only if one of them wants it, which a branch does not.
         def body(carry: tuple[jax.Array, Filter]) -> tuple[jax.Array, Filter]:
-            return jnp.zeros_like(wanted), _probe(lambda z: problem.grad(z, head), x, carry[1])
+            return jnp.zeros_like(wanted), _probe(problem, x, heads, carry[1])
 
         probed = jax.lax.while_loop(lambda carry: carry[0], body, (wanted, f))[1]
         return probed, jnp.where(wanted, 3 * self.k, 0)
@@ -237,6 +242,8 @@ class Filtered:
                 return (jax.tree.map(lambda a, g: a.at[row].set(g), table, g), mean), None
 
             table, kept = jax.lax.scan(store, (f.table, f.kept), rows)[0]
+            # Once in a while added anew: what rounding took from long gradients would outlive them.
+            kept = jax.lax.cond(t % size == 0, lambda: jax.tree.map(lambda a: jnp.mean(a, 0), table), lambda: kept)
             return f._replace(table=table, kept=kept)
 
         filled = jnp.asarray(t == size)
@@ -244,30 +251,47 @@ class Filtered:
         return after, jnp.where(filled, size, 0)
 
 
-def _probe(gradient: Callable[[Tree], Tree], x: Tree, f: Filter) -> Filter:
-    """Secant over the length r at which first and second derivative along m would change the gradient by an eighth."""
+def _probe(problem: Any, x: Tree, heads: Tree, f: Filter) -> Filter:
+    """Secants of every head over the length r at which derivatives along m say that the gradient changes by an eighth.
+
+    Not measured but expanded to second order: so nothing needs a length to begin with, and all scales with x and F.
+    Where both derivatives are zero there is none; then it is a thousandth of ||x||, or of 1.
+    """
     size = norm(f.m)
     u = jax.tree.map(lambda m: m / size, f.m)
 
-    def along(z: Tree) -> Tree:
-        return jax.jvp(gradient, (z,), (u,))[1]
+    def derivatives(head: Tree) -> tuple[Tree, Tree]:
+        def along(z: Tree) -> Tree:
+            return jax.jvp(lambda y: problem.grad(y, head), (z,), (u,))[1]
 
-    found = jax.jvp(along, (x,), (u,))
+        found: tuple[Tree, Tree] = jax.jvp(along, (x,), (u,))
+        return found
+
+    found = jax.lax.map(derivatives, heads)
     first, second = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0, posinf=0, neginf=0), found)
-    r = jnp.minimum(_over(size, norm(first)), jnp.sqrt(_over(size, norm(second)))) / 8
-    lengths = norm(x)
-    r = jnp.where(jnp.isfinite(r) & (r > 0), r, 1e-3 * jnp.where(lengths > 0, lengths, 1))
-    secant = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
-    square = _squared(secant)
-    return f._replace(bend=square, spread=square, secant=secant, moves=f.moves + (square > 0), reach=r / 8)
+    probes = jax.tree.leaves(heads)[0].shape[0]
+    slopes, bends = (norm(part) / probes**0.5 for part in (first, second))
+    r = jnp.minimum(_over(size, slopes), jnp.sqrt(_over(size, bends))) / 8
+    far = norm(x)
+    r = jnp.where(jnp.isfinite(r) & (r > 0), r, 1e-3 * jnp.where(far > 0, far, 1))
+    secants = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
+    square = _squared(secants) / probes
+    mean = jax.tree.map(lambda s: jnp.mean(s, 0), secants)
+    spread = square
+    if probes > 1:
+        spread = jnp.clip((square - _squared(mean)) * probes / (probes - 1), square / 100, square)
+    last = jax.tree.map(lambda s: s[-1], secants)
+    seen = jnp.where(square > 0, probes, 0)
+    return f._replace(bend=square, spread=spread, secant=last, moves=f.moves + seen, reach=r / 32)
 
 
 @pytree
 @dataclass(frozen=True)
 class FilteredSteps:
-    """eta_t ||m_t|| = min{ part n/sqrt(bend), noise n^2/sqrt(spread sigma^2), growth longest }, n = ||m_t||, for steps along m.
+    """A step along m is min{ part n/sqrt(bend), noise n^2/sqrt(spread sigma^2), growth longest } long, n = ||m||.
 
-    0 if n^2 < still V: then m is noise. sigma^2 = max{S - V, S/20} is that of a sample.
+    It has none if n^2 < still V: then m is noise. sigma^2 = max{S - V, S/20} is that of a sample, `longest` the longest
+    step so far or, before the first, a part of the length over which curvature was seen.
     """
 
     part: float = 0.5
@@ -284,8 +308,9 @@ class FilteredSteps:
     def step(self, t: Any, m: Tree, grads: GradientSample, longest: jax.Array) -> tuple[Any, Tree]:
         f, n = grads.filter, norm(m)
         sigma2 = jnp.maximum(f.S - f.V, f.S / 20)
-        far = jnp.minimum(_over(self.part * n, jnp.sqrt(f.bend)), _over(self.noise * n * n, jnp.sqrt(f.spread * sigma2)))
+        straight = _over(self.part * n, jnp.sqrt(f.bend))
+        quiet = _over(self.noise * n * n, jnp.sqrt(f.spread * sigma2))
         longest = jnp.maximum(longest, f.reach)
-        length = jnp.minimum(far, self.growth * longest)
-        length = jnp.where((n * n < self.still * f.V) | ~(n > 0), 0, length)
+        length = jnp.minimum(jnp.minimum(straight, quiet), self.growth * longest)
+        length = jnp.where((n * n < self.still * f.V) | ~(n * n > 0), 0, length)
         return length / jnp.where(n > 0, n, 1), jnp.maximum(longest, length)

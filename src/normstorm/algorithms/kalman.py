@@ -1,16 +1,39 @@
-"""Kalman-STORM, nothing to tune."""
+"""Kalman-STORM: the error of the estimate is tracked, and all else follows from what is seen."""
 
 from __future__ import annotations
 
-from normstorm._shared.validate import batch, flag
+from normstorm._shared.validate import batch, flag, positive
 
 from .core import Algorithm
 from .filtering import Filtered, FilteredSteps
 from .geometries import Euclidean
 
 
-def kalman_storm(*, K: int = 1, k: int | None = None, table: bool = False) -> Algorithm:
+def kalman_storm(*, scale: float = 1.0, K: int = 1, k: int | None = None, table: bool = False) -> Algorithm:
+    """Kalman-STORM: K samples a step, the first k of them at two points, and nothing to tune.
+
+        a = V/S,      V <- (1 - a) V + l^2 d^2,      m <- m + c + a (g_K(x) - m - c),   c = g_k(x) - g_k(x_prev)
+        d = min{ ||m||/(2 L), 4 ||m||^2/(l sigma), 8 times the longest step }, and 0 if ||m||^2 < V/10: then m is noise
+        x_{t+1} = x_t - d m/||m||
+
+    S is a running mean of ||g_K(x) - m - c||^2, L^2 one of the squared secants ||c||^2/d^2 with a long memory, l^2 half
+    the mean squared difference of consecutive secants, sigma^2 = S - V. If a change is too large to be believed,
+    ||c||^2 > 16 (||m||^2 + S) or not finite, x goes back, m is left alone and L grows. V is checked whenever the
+    weights since the last check add up to 1: the sum of g_K(x) - m - c over j steps has a mean square of j S if V is
+    right, and V is raised where it is more than three times that. `Filter.alarms` counts it, and sqrt(V) is the error
+    bar. The first L comes from two derivatives along m_1, for which no length is needed, so that the path follows any
+    change of the units of x and F. `table` keeps the gradients of a finite sum from step n on, where one pass makes m
+    exact; a sample is then measured as its change since it was kept. `scale` multiplies the first bound of d.
+
+    Cost: 3 K + 9 k sample gradients at the first step, of which 9 k stand for derivatives, at most K + k at every
+    later one, K if x did not move; with `table` n more at step n.
+    Assumes: nothing; every sample gradient is differentiable twice where it begins.
+    Rate: none proven before the run.
+    Source: none but this catalogue.
+    Departures: none.
+    """
     who = "kalman_storm"
     K = batch(who, "K", K)
     k = K if k is None else batch(who, "k", k, at_most=K)
-    return Algorithm(Filtered(K, k, flag(who, "table", table)), Euclidean(), FilteredSteps(), who)
+    steps = FilteredSteps(part=0.5 * positive(who, "scale", scale))
+    return Algorithm(Filtered(K, k, flag(who, "table", table)), Euclidean(), steps, who)

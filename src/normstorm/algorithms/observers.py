@@ -240,6 +240,7 @@ REASONS = {
     "RandomRestarts": "its estimate starts anew from a batch of its own, which is not followed",
     "FullGradient": "its estimate is the gradient itself, and needs no certificate",
     "Snapshot": "its estimate is corrected at a snapshot, not at x_{t-1}",
+    "Filtered": "its steps may be taken back, which is not followed",
     "GradientTable": "its estimate is corrected by a table of gradients at many points",
 }
 

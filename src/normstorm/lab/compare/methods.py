@@ -248,6 +248,7 @@ METHODS: dict[str, Method] = {
     "measured_storm": _laddered(
         lambda s, f, offset: {"L0": s.curvature, "longest": f * s.length, "offset": offset}, "offset", DECADES, 10.0
     ),
+    "kalman_storm": Method(lambda s, f, _: {"scale": f}),
     "hybrid_sarah_sgd": _weighted(_steep, first_batch=FIRST_BATCH),
     "spider_1": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),
     "spider_2": _spider(lambda s, f, S1: {"eps": f * _walk(s, S1) * s.curvature, "L": s.curvature, **_restarts(S1)}),

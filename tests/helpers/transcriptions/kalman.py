@@ -1,0 +1,121 @@
+"""Kalman-STORM, from docs/theory/filtered.md. Plain numbers; the filter is a dictionary."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .common import Array, Oracle, Path, norm
+
+
+def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None = None, table: bool = False) -> Path:
+    """m <- m + c + a (g_K(x) - m - c) with a = V/S, steps of a length that m is good for.
+
+    Cost: 3 K + 9 k at the first step; later K + k, or K if x stayed; n more at step n with a table.
+    Source: none but this catalogue.
+    Departures: none.
+    """
+    k = K if k is None else k
+    path, rows = Path.start(x1), oracle.large(1, 3 * K)
+    x = before = path.x[0]
+    batches = [oracle.mean(x, rows[i * K : (i + 1) * K]) for i in range(3)]
+    m = np.mean(batches, axis=0)
+    s2 = sum(norm(g - m) ** 2 for g in batches) / 2
+    f: dict[str, Any] = {
+        "V": s2 / 3,
+        "S": 4 * s2 / 3,
+        "a": 1.0,
+        "N": 3,
+        "moves": 0,
+        "longest": 0.0,
+        "L2": 0.0,
+        "l2": 0.0,
+    }
+    f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0}
+    _probe(oracle, x, m, [rows[i * K : i * K + k] for i in range(3)], f)
+    kept: list[Array] = []
+    for t in range(1, T + 1):
+        if t > 1:
+            batch, d = oracle.samples(t, K), norm(x - before)
+            each = [oracle.grad(x, s) for s in batch]
+            change = np.mean(each[:k], axis=0) - (
+                oracle.mean(before, batch[:k]) if d > 0 else np.mean(each[:k], axis=0)
+            )
+            fresh = np.mean(each, axis=0)
+            if kept:
+                fresh = fresh - np.mean([kept[i] for i in batch], axis=0) + np.mean(kept, axis=0)
+            if d > 0 and not norm(change) ** 2 <= 16 * (norm(m) ** 2 + f["S"]):
+                x = before
+                f["L2"] = max(4 * f["L2"], _curvature(f, change, d)["L2"])
+            else:
+                m = _measure(f, m, fresh, change, d)
+            if kept:
+                for i in batch:
+                    kept[i] = oracle._grad(x, i)
+            if table and t == oracle.n:
+                kept = [oracle.grad(x, i) for i in range(oracle.n)]
+                m, f["V"], f["S"], f["sum"] = np.mean(kept, axis=0), 0.0, 0.0, 0 * x
+            if f["longest"] == 0 and norm(m) > 0:
+                _probe(oracle, x, m, [batch[:k]], f)
+        n, sigma2 = norm(m), max(f["S"] - f["V"], f["S"] / 20)
+        d = 8 * f["longest"]
+        d = min(d, n / (2 * f["L2"] ** 0.5)) if f["L2"] > 0 else d
+        d = min(d, 4 * n**2 / (f["l2"] * sigma2) ** 0.5) if f["l2"] * sigma2 > 0 else d
+        d = d if n > 0 and n**2 >= f["V"] / 10 else 0.0
+        f["longest"] = max(f["longest"], d)
+        before, x = x, x - d * m / n if d > 0 else x
+        path.step(oracle, m, x)
+    return path
+
+
+def _probe(oracle: Oracle, x: Array, m: Array, heads: list[Any], f: dict[str, Any]) -> None:
+    """Derivatives along m by differences that are exact for cubic gradients, counted as three gradients each."""
+    n = norm(m)
+    if n == 0:
+        return
+    oracle.asked += 3 * sum(map(len, heads))
+    u = m / n
+    at = {j: [np.mean([oracle._grad(x + j / 4 * u, s) for s in head], axis=0) for head in heads] for j in range(-2, 3)}
+    first = [(8 * (at[1][i] - at[-1][i]) - (at[2][i] - at[-2][i])) / 3 for i in range(len(heads))]
+    second = [(at[1][i] - 2 * at[0][i] + at[-1][i]) * 16 for i in range(len(heads))]
+    slopes, bends = (np.mean([norm(v) ** 2 for v in part]) ** 0.5 for part in (first, second))
+    r = min(n / slopes, (n / bends) ** 0.5) / 8
+    secants = [a - r / 2 * b for a, b in zip(first, second, strict=True)]
+    f["L2"] = f["l2"] = float(np.mean([norm(s) ** 2 for s in secants]))
+    if len(heads) > 1:
+        spread = sum(norm(s - np.mean(secants, axis=0)) ** 2 for s in secants) / (len(heads) - 1)
+        f["l2"] = min(max(spread, f["L2"] / 100), f["L2"])
+    f |= {"D": secants[-1], "moves": len(heads), "longest": r / 32}
+
+
+def _curvature(f: dict[str, Any], change: Array, d: float) -> dict[str, Any]:
+    D, moves = -change / d, f["moves"] + 1
+    square = norm(D) ** 2
+    twist = min(norm(D - f["D"]) ** 2 / 2, square)
+    fall = max(0.003, 0.1 * (1 - twist / square) ** 4)
+    share = max(0.3 if square > f["L2"] else fall, 1 / moves)
+    L2 = f["L2"] + share * (square - f["L2"])
+    return {"L2": L2, "l2": f["l2"] + max(0.005, 1 / moves) * (twist - f["l2"]), "D": D, "moves": moves}
+
+
+def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, d: float) -> Array:
+    N = f["N"] + 1
+    V = max(f["V"], f["S"] / N)
+    a = min(1.0, V / f["S"]) if f["S"] > 0 else 1 / N
+    apart = fresh - m - change
+    forget = min(0.3, max(min(0.02, 10 / N), 1 / N, f["a"]))
+    f["S"] += forget * (norm(apart) ** 2 - f["S"])
+    if d > 0:
+        f |= _curvature(f, change, d)
+    f |= {"V": min((1 - a) * V + f["l2"] * d**2, f["S"]), "a": a, "N": N}
+    f |= {"sum": f["sum"] + apart, "gains": f["gains"] + a, "since": f["since"] + 1}
+    found = m + change + a * apart
+    if f["gains"] >= 1:
+        noisy = f["S"] ** 0.5 > 64 * 2.0**-52 * norm(found)
+        excess = norm(f["sum"]) ** 2 / (f["since"] * f["S"]) if noisy else 1.0
+        if excess > 3:
+            f["V"] = min(f["S"], max(f["V"], (excess - 1) * f["S"] / f["since"]))
+            f["l2"] = min(2 * f["l2"], f["L2"])
+        f |= {"sum": 0 * apart, "gains": 0.0, "since": 0}
+    return found
