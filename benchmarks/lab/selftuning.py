@@ -1,0 +1,343 @@
+"""Kalman-STORM, untuned, against tuned methods that only sample, against defaults, and without one part at a time.
+
+    python -m benchmarks.lab.selftuning [--only race|ablation|rescaling] [--jobs n] [--problems a,b] [--budget n]
+                                        [--out benchmarks/results/selftuning.json]
+
+race        every rival with its step on 9 factors around the default of the comparison, times at most 3 values of its
+            second parameter. A setting is chosen by 4 seeds and reported by 4 others, apart for the average and for the last
+            point; settings whose median ends above F(x_1) are refused, and counted. Averages are weighted by cost.
+            Also: V against the true squared error, and the table against tuned SAGA on finite sums
+ablation    the average without one part at a time, on the problems of the design
+rescaling   the path under other units of x and F: the largest relative difference of the average
+
+A gradient is measured at every one of the first 256 steps and at every 64th later. Problems of the hold-out have no
+constants; scales of their defaults are measured at the start.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from datetime import date
+from functools import partial
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from benchmarks.lab import holdout
+from benchmarks.machine import describe
+from normstorm.algorithms import CATALOGUE, Algorithm
+from normstorm.algorithms.filtering import Filter, Filtered
+from normstorm.algorithms.geometries import norm
+from normstorm.lab.compare.methods import METHODS, Scales, scales
+from normstorm.problems import registry
+from normstorm.random import seed_words, step_key
+
+RESULT = Path(__file__).parents[1] / "results" / "selftuning.json"
+RIVALS = (
+    "sgd",
+    "momentum_sgd",
+    "adagrad_norm",
+    "normalized_storm",
+    "storm",
+    "storm_plus",
+    "meta_storm",
+    "super_adam",
+    "mars",
+)
+DESIGN = (
+    *("quadratic", "noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad", "quartic", "chain"),
+    *("logistic-nonconvex", "tanh-network"),
+)
+PROBLEMS = (*registry.PROBLEMS, *holdout.PROBLEMS)
+CHOOSE, REPORT = 4, 4
+DENSE, STRIDE = 256, 64
+UNITS = ((1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3), (1e-3, 1e-3))
+
+
+def problem_of(name: str) -> Any:
+    return holdout.PROBLEMS[name]() if name in holdout.PROBLEMS else registry.get(name)
+
+
+class Mark(NamedTuple):
+    """When so many sample gradients were asked: the average so far, x, the estimate, and V if there is one."""
+
+    average: jax.Array
+    x: Any
+    m: Any
+    V: jax.Array
+    alarms: jax.Array
+
+
+@partial(jax.jit, static_argnames=("steps", "budgets"))
+def walk(problem: Any, algorithm: Algorithm, x: Any, words: jax.Array, steps: int, budgets: tuple[int, ...]) -> Any:
+    """A path of every algorithm, of which some numbers are stacked, and every seed: (settings, seeds, budgets)."""
+
+    def one(algorithm: Algorithm, seed: jax.Array) -> Any:
+        def slope(state: Any) -> jax.Array:
+            return norm(problem.full_grad(algorithm.point(state)))
+
+        def mark(state: Any, total: jax.Array, cost: jax.Array) -> Mark:
+            known = state.estimator if isinstance(state.estimator, Filter) else None
+            V, alarms = (total * 0, total * 0) if known is None else (known.V, known.alarms)
+            return Mark(total / cost, algorithm.point(state), state.m, V, alarms)
+
+        def step(t: Any, carry: Any) -> Any:
+            state, cost, total, steep, marks = carry
+            after, asked = algorithm.step(problem, state, algorithm.draw(problem, step_key(seed, t)), t)
+            asked = jnp.asarray(asked, cost.dtype)
+            total, spent = total + asked * steep, cost + asked
+            now = mark(after, total, spent)
+            due = [(cost < b) & (spent >= b) for b in budgets]
+            marks = [jax.tree.map(partial(jnp.where, d), now, old) for d, old in zip(due, marks, strict=True)]
+            steep = jax.lax.cond((t <= DENSE) | (t % STRIDE == 0), slope, lambda _: steep, after)
+            return after, spent, total, steep, marks
+
+        state, asked = algorithm.first(problem, x, algorithm.draw(problem, step_key(seed, 1)))
+        cost, steep = jnp.asarray(asked, float), slope(state)
+        begun = mark(state, cost * steep, cost)
+        *_, marks = jax.lax.fori_loop(2, steps + 1, step, (state, cost, cost * steep, steep, [begun for _ in budgets]))
+        ends = [(norm(problem.full_grad(mark.x)), problem.value(mark.x)) for mark in marks]
+        errors = [norm(jax.tree.map(jnp.subtract, mark.m, problem.full_grad(mark.x))) ** 2 for mark in marks]
+        rows = zip(marks, ends, errors, strict=True)
+        return jnp.array([[k.average, g, F, e, k.V, k.alarms] for k, (g, F), e in rows])
+
+    return jax.vmap(lambda a: jax.vmap(partial(one, a))(words))(algorithm)
+
+
+def measured_scales(problem: Any, budget: int) -> Scales:
+    """Of a problem without constants: curvature along the gradient, and the spread of 256 samples."""
+    x = problem.start()
+    g = problem.full_grad(x)
+    size = float(norm(g))
+    way = jax.tree.map(lambda leaf: leaf / size, g)
+    bend = float(norm(jax.jvp(problem.full_grad, (x,), (way,))[1]))
+    batch = problem.sample(jax.random.key(0), 256)
+    each = jax.lax.map(lambda s: problem.grad(x, jax.tree.map(lambda a: a[None], s)), batch)
+    apart = jax.tree.map(lambda a, b: a - b, each, g)
+    sigma = float(norm(apart)) / 16
+    return Scales(bend, 0.0, size, sigma, float(problem.value(x)), budget, getattr(problem, "size", None))
+
+
+def settings(name: str, known: Scales) -> Iterator[dict[str, Any]]:
+    """At most 27: the default's value of the second parameter, and two more from both ends."""
+    method = METHODS[name]
+    first, *others = method.values
+    values = (first, *(others if len(others) < 3 else (others[0], others[len(others) // 2])))
+    yield from replace_values(method, values).grid(known)
+
+
+def replace_values(method: Any, values: tuple[Any, ...]) -> Any:
+    return method._replace(values=values)
+
+
+def stacked(algorithms: list[Algorithm]) -> Algorithm:
+    joined: Algorithm = jax.tree.map(lambda *leaves: jnp.array(leaves, float), *algorithms)
+    return joined
+
+
+def words(first: int, count: int) -> jax.Array:
+    return jnp.asarray(seed_words(list(range(first, first + count))))
+
+
+def rows_of(problem: Any, algorithms: list[Algorithm], seeds: jax.Array, steps: int, budgets: tuple[int, ...]) -> Any:
+    x = jax.tree.map(jnp.asarray, problem.start())
+    return np.asarray(walk(problem, stacked(algorithms), x, seeds, steps, budgets))
+
+
+def own(name: str, table: bool, budgets: tuple[int, ...], seeds: int = 8) -> dict[str, Any]:
+    """Kalman-STORM as it is."""
+    problem = problem_of(name)
+    most = max(budgets) + 1
+    found = rows_of(problem, [CATALOGUE["kalman_storm"](table=table)], words(100, seeds), most, budgets)[0]
+    start = float(problem.value(problem.start()))
+    return {str(b): {**summary(found[:, j]), "start": start} for j, b in enumerate(budgets)}
+
+
+def summary(rows: np.ndarray) -> dict[str, Any]:
+    """Of (seeds, numbers)."""
+    rows = np.where(np.isfinite(rows), rows, np.inf)
+    average, last, F, error, V, alarms = rows.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio = np.median(error / V)
+    return {
+        "average": float(np.mean(average)),
+        "last": float(np.median(last)),
+        "value": float(np.median(F)),
+        "error_over_V": float(ratio) if np.isfinite(ratio) else None,
+        "alarms": float(np.median(alarms)),
+    }
+
+
+def rival(name: str, method: str, budgets: tuple[int, ...]) -> dict[str, Any]:
+    """Default, and the best setting for either goal among those that descend."""
+    problem, most = problem_of(name), max(budgets)
+    known = measured_scales(problem, most) if name in holdout.PROBLEMS else scales(problem, most)
+    tried = [CATALOGUE[method](**s) for s in settings(method, known)]
+    steps = tried[0].steps(most, known.size)
+    found = rows_of(problem, tried, words(0, CHOOSE + REPORT), steps + 1, budgets)
+    start, out = float(problem.value(problem.start())), {}
+    usual = [str(s) for s in settings(method, known)].index(str(METHODS[method].default(known)))
+    for j, budget in enumerate(budgets):
+        rows = np.where(np.isfinite(found[:, :, j]), found[:, :, j], np.inf)
+        falls = np.median(rows[:, :, 2], axis=1) <= start
+        entry: dict[str, Any] = {"refused": int(np.sum(~falls)), "settings": len(tried)}
+        entry["default"] = {**summary(rows[usual]), "descends": bool(falls[usual])}
+        for goal, column in (("average", 0), ("last", 1)):
+            score = np.where(falls, np.mean(rows[:, :CHOOSE, column], axis=1), np.inf)
+            best = int(np.argmin(score))
+            entry[goal] = summary(rows[best, CHOOSE:])[goal] if np.isfinite(score[best]) else None
+            entry[goal + "_edge"] = best % 9 in (0, 8)
+        out[str(budget)] = entry
+    return out
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Rescaled:
+    """The same problem in other units: y = a x, and b F."""
+
+    inner: Any
+    a: float
+    b: float
+
+    def sample(self, key: jax.Array, n: int) -> Any:
+        return self.inner.sample(key, n)
+
+    def _back(self, y: Any) -> Any:
+        return jax.tree.map(lambda leaf: leaf / self.a, y)
+
+    def grad(self, y: Any, batch: Any) -> Any:
+        return jax.tree.map(lambda g: g * self.b / self.a, self.inner.grad(self._back(y), batch))
+
+    def full_grad(self, y: Any) -> Any:
+        return jax.tree.map(lambda g: g * self.b / self.a, self.inner.full_grad(self._back(y)))
+
+    def value(self, y: Any) -> jax.Array:
+        return self.b * self.inner.value(self._back(y))
+
+
+def rescaled(name: str, steps: int = 1000) -> float:
+    """The largest relative difference of the average over so many sample gradients, two seeds."""
+    problem, algorithm = problem_of(name), stacked([CATALOGUE["kalman_storm"]()])
+
+    def average(a: float, b: float) -> np.ndarray:
+        x = jax.tree.map(lambda leaf: jnp.asarray(leaf) * a, problem.start())
+        found = walk(Rescaled(problem, a, b), algorithm, x, words(0, 2), steps, (steps,))
+        return np.asarray(found)[0, :, 0, 0] * a / b
+
+    plain = average(1.0, 1.0)
+    return float(max(np.max(np.abs(average(a, b) / plain - 1)) for a, b in UNITS))
+
+
+class Falling(Filtered):
+    """The gain of the theory, t^(-2/3), in place of the filter's."""
+
+    def gain(self, state: Filter) -> tuple[jax.Array, jax.Array]:
+        V, _ = super().gain(state)
+        return V, state.seen ** (-2 / 3)
+
+
+def variant(part: str) -> Algorithm:
+    """Kalman-STORM without a part, or with another number."""
+    whole: Algorithm = CATALOGUE["kalman_storm"]()
+    filtered, steps = whole.estimator, whole.schedule
+    words = {
+        "as it is": whole,
+        "gain t^(-2/3)": replace(whole, estimator=falling(filtered)),
+        "never stays": replace(whole, schedule=replace(steps, still=0.0)),
+        "V unchecked": replace(whole, estimator=replace(filtered, alarm=math.inf)),
+        "short memory of curvature": replace(whole, estimator=replace(filtered, bend_memory=0.03, spread_memory=0.05)),
+        "no quick fall of curvature": replace(whole, estimator=replace(filtered, quick=0.0)),
+        "no rejection": replace(whole, estimator=replace(filtered, reject=math.inf)),
+        "steps half as long": replace(whole, schedule=replace(steps, part=0.25)),
+        "steps twice as long": replace(whole, schedule=replace(steps, part=1.0)),
+        "6 first samples": replace(whole, estimator=replace(filtered, first=6)),
+    }
+    return words[part]
+
+
+VARIANTS = (
+    *("as it is", "gain t^(-2/3)", "never stays", "V unchecked", "short memory of curvature"),
+    *("no quick fall of curvature", "no rejection", "steps half as long", "steps twice as long", "6 first samples"),
+)
+
+
+def falling(filtered: Filtered) -> Any:
+    """Registered where it is needed: JAX knows classes, not what they inherit."""
+    from normstorm._shared.pytrees import pytree
+
+    kind = falling.__dict__.setdefault("kind", pytree(dataclass(frozen=True)(Falling)))
+    return kind(filtered.K, filtered.k)
+
+
+def without(name: str, part: str, budget: int) -> float:
+    rows = rows_of(problem_of(name), [variant(part)], words(100, 8), budget + 1, (budget,))[0][:, 0, 0]
+    return float(np.mean(np.where(np.isfinite(rows), rows, np.inf)))
+
+
+def tasks(only: str | None, names: tuple[str, ...], budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str, Any]]:
+    """(part, problem, what, call)"""
+    for name in names:
+        finite = getattr(problem_of(name), "size", None) is not None
+        if only in (None, "race"):
+            yield "own", name, "plain", partial(own, name, False, budgets)
+            if finite:
+                yield "own", name, "table", partial(own, name, True, budgets)
+            for method in (*RIVALS, *(("saga",) if finite else ())):
+                yield "rivals", name, method, partial(rival, name, method, budgets)
+        if only in (None, "ablation") and name in DESIGN:
+            for part in VARIANTS:
+                yield "ablation", name, part, partial(without, name, part, budgets[-1])
+        if only in (None, "rescaling"):
+            yield "rescaling", name, "difference", partial(rescaled, name)
+
+
+def _single() -> None:
+    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    jax.config.update("jax_platforms", "cpu")
+    jax.config.update("jax_enable_x64", True)
+
+
+def _call(task: Any) -> Any:
+    return task()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--only", choices=("race", "ablation", "rescaling"))
+    parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--budget", default="10000,100000")
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--out", default=str(RESULT))
+    given = parser.parse_args()
+    _single()
+    budgets = tuple(int(b) for b in given.budget.split(","))
+    todo = list(tasks(given.only, tuple(given.problems.split(",")), budgets))
+    out = Path(given.out)
+    found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
+    found |= {"date": date.today().isoformat(), "machine": describe()}
+    with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), initializer=_single) as pool:
+        running = {pool.submit(_call, call): (part, name, what) for part, name, what, call in todo}
+        for future in as_completed(running):
+            part, name, what = running[future]
+            try:
+                result = future.result()
+            except Exception as error:
+                result = {"failed": f"{type(error).__name__}: {error}"[:200]}
+            found.setdefault(part, {}).setdefault(name, {})[what] = result
+            print(part, name, what, str(result)[:160], flush=True)
+            out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
