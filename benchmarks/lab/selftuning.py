@@ -1,17 +1,19 @@
 """Kalman-STORM, untuned, against tuned methods that only sample, against defaults, and without one part at a time.
 
-    python -m benchmarks.lab.selftuning [--only race|ablation|rescaling] [--jobs n] [--problems a,b] [--budget n]
-                                        [--out benchmarks/results/selftuning.json]
+    python -m benchmarks.lab.selftuning [--only own|table|race|ablation|rescaling] [--problems a,b] [--rivals a,b]
+        [--budget n,m] [--values n] [--seeds n] [--jobs n] [--out benchmarks/results/selftuning.json]
+
+own         as it is: cost-weighted average, last point, and V against the true squared error
+table       with the table of a finite sum, beside tuned SAGA
 
 race        every rival with its step on 9 factors around the default of the comparison, times at most 3 values of its
-            second parameter. A setting is chosen by 4 seeds and reported by 4 others, apart for the average and for the last
+            second parameter. A setting is chosen by some seeds and reported by others, apart for average and last
             point; settings whose median ends above F(x_1) are refused, and counted. Averages are weighted by cost.
-            Also: V against the true squared error, and the table against tuned SAGA on finite sums
 ablation    the average without one part at a time, on the problems of the design
 rescaling   the path under other units of x and F: the largest relative difference of the average
 
-A gradient is measured at every one of the first 256 steps and at every 64th later. Problems of the hold-out have no
-constants; scales of their defaults are measured at the start.
+A gradient is measured at every one of the first 128 steps, at every 64th up to step 8192 and at every 512th later.
+Problems of the hold-out have no constants; scales of their defaults are measured at the start.
 """
 
 from __future__ import annotations
@@ -59,8 +61,7 @@ DESIGN = (
     *("logistic-nonconvex", "tanh-network"),
 )
 PROBLEMS = (*registry.PROBLEMS, *holdout.PROBLEMS)
-CHOOSE, REPORT = 4, 4
-DENSE, STRIDE = 256, 64
+DENSE = ((128, 1), (8192, 64), (2**30, 512))  # up to so many steps, a gradient is measured at every so many
 UNITS = ((1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3), (1e-3, 1e-3))
 
 
@@ -99,7 +100,8 @@ def walk(problem: Any, algorithm: Algorithm, x: Any, words: jax.Array, steps: in
             now = mark(after, total, spent)
             due = [(cost < b) & (spent >= b) for b in budgets]
             marks = [jax.tree.map(partial(jnp.where, d), now, old) for d, old in zip(due, marks, strict=True)]
-            steep = jax.lax.cond((t <= DENSE) | (t % STRIDE == 0), slope, lambda _: steep, after)
+            seen = [(t <= upto) & (t % every == 0) for upto, every in DENSE]
+            steep = jax.lax.cond(jnp.any(jnp.array(seen)), slope, lambda _: steep, after)
             return after, spent, total, steep, marks
 
         state, asked = algorithm.first(problem, x, algorithm.draw(problem, step_key(seed, 1)))
@@ -128,16 +130,10 @@ def measured_scales(problem: Any, budget: int) -> Scales:
     return Scales(bend, 0.0, size, sigma, float(problem.value(x)), budget, getattr(problem, "size", None))
 
 
-def settings(name: str, known: Scales) -> Iterator[dict[str, Any]]:
-    """At most 27: the default's value of the second parameter, and two more from both ends."""
+def settings(name: str, known: Scales, values: int) -> list[dict[str, Any]]:
+    """Every factor of the step, and so many values of the second parameter, the default's first."""
     method = METHODS[name]
-    first, *others = method.values
-    values = (first, *(others if len(others) < 3 else (others[0], others[len(others) // 2])))
-    yield from replace_values(method, values).grid(known)
-
-
-def replace_values(method: Any, values: tuple[Any, ...]) -> Any:
-    return method._replace(values=values)
+    return list(method._replace(values=method.values[:values]).grid(known))
 
 
 def stacked(algorithms: list[Algorithm]) -> Algorithm:
@@ -178,24 +174,25 @@ def summary(rows: np.ndarray) -> dict[str, Any]:
     }
 
 
-def rival(name: str, method: str, budgets: tuple[int, ...]) -> dict[str, Any]:
+def rival(name: str, method: str, budgets: tuple[int, ...], values: int, seeds: int) -> dict[str, Any]:
     """Default, and the best setting for either goal among those that descend."""
     problem, most = problem_of(name), max(budgets)
     known = measured_scales(problem, most) if name in holdout.PROBLEMS else scales(problem, most)
-    tried = [CATALOGUE[method](**s) for s in settings(method, known)]
+    given = settings(method, known, values)
+    tried = [CATALOGUE[method](**s) for s in given]
     steps = tried[0].steps(most, known.size)
-    found = rows_of(problem, tried, words(0, CHOOSE + REPORT), steps + 1, budgets)
+    found = rows_of(problem, tried, words(0, 2 * seeds), steps + 1, budgets)
     start, out = float(problem.value(problem.start())), {}
-    usual = [str(s) for s in settings(method, known)].index(str(METHODS[method].default(known)))
+    usual = given.index(METHODS[method].default(known))
     for j, budget in enumerate(budgets):
         rows = np.where(np.isfinite(found[:, :, j]), found[:, :, j], np.inf)
         falls = np.median(rows[:, :, 2], axis=1) <= start
-        entry: dict[str, Any] = {"refused": int(np.sum(~falls)), "settings": len(tried)}
+        entry: dict[str, Any] = {"refused": int(np.sum(~falls)), "settings": len(tried), "seeds": seeds}
         entry["default"] = {**summary(rows[usual]), "descends": bool(falls[usual])}
         for goal, column in (("average", 0), ("last", 1)):
-            score = np.where(falls, np.mean(rows[:, :CHOOSE, column], axis=1), np.inf)
+            score = np.where(falls, np.mean(rows[:, :seeds, column], axis=1), np.inf)
             best = int(np.argmin(score))
-            entry[goal] = summary(rows[best, CHOOSE:])[goal] if np.isfinite(score[best]) else None
+            entry[goal] = summary(rows[best, seeds:])[goal] if np.isfinite(score[best]) else None
             entry[goal + "_edge"] = best % 9 in (0, 8)
         out[str(budget)] = entry
     return out
@@ -285,20 +282,23 @@ def without(name: str, part: str, budget: int) -> float:
     return float(np.mean(np.where(np.isfinite(rows), rows, np.inf)))
 
 
-def tasks(only: str | None, names: tuple[str, ...], budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str, Any]]:
+def tasks(given: Any, budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str, Any]]:
     """(part, problem, what, call)"""
+    names, rivals = given.problems.split(","), [r for r in given.rivals.split(",") if r]
     for name in names:
         finite = getattr(problem_of(name), "size", None) is not None
-        if only in (None, "race"):
+        if given.only in (None, "own"):
             yield "own", name, "plain", partial(own, name, False, budgets)
-            if finite:
-                yield "own", name, "table", partial(own, name, True, budgets)
-            for method in (*RIVALS, *(("saga",) if finite else ())):
-                yield "rivals", name, method, partial(rival, name, method, budgets)
-        if only in (None, "ablation") and name in DESIGN:
+        if given.only in (None, "table") and finite:
+            yield "own", name, "table", partial(own, name, True, budgets)
+            yield "rivals", name, "saga", partial(rival, name, "saga", budgets, given.values, given.seeds)
+        if given.only in (None, "race"):
+            for method in rivals:
+                yield "rivals", name, method, partial(rival, name, method, budgets, given.values, given.seeds)
+        if given.only in (None, "ablation") and name in DESIGN:
             for part in VARIANTS:
                 yield "ablation", name, part, partial(without, name, part, budgets[-1])
-        if only in (None, "rescaling"):
+        if given.only in (None, "rescaling"):
             yield "rescaling", name, "difference", partial(rescaled, name)
 
 
@@ -314,15 +314,18 @@ def _call(task: Any) -> Any:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--only", choices=("race", "ablation", "rescaling"))
+    parser.add_argument("--only", choices=("own", "table", "race", "ablation", "rescaling"))
     parser.add_argument("--problems", default=",".join(PROBLEMS))
     parser.add_argument("--budget", default="10000,100000")
+    parser.add_argument("--rivals", default=",".join(RIVALS))
+    parser.add_argument("--values", type=int, default=3, help="of a rival's second parameter")
+    parser.add_argument("--seeds", type=int, default=4, help="that choose, and as many that report")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default=str(RESULT))
     given = parser.parse_args()
     _single()
     budgets = tuple(int(b) for b in given.budget.split(","))
-    todo = list(tasks(given.only, tuple(given.problems.split(",")), budgets))
+    todo = list(tasks(given, budgets))
     out = Path(given.out)
     found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
     found |= {"date": date.today().isoformat(), "machine": describe()}

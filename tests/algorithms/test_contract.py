@@ -61,7 +61,9 @@ def test_agrees_with_its_transcription(name: str) -> None:
         np.testing.assert_allclose(ours.m, still.grad_at(ours.x[:-1]), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("name", ["sign storm large first", "meta storm", "spider 1 stopped", "page", "svrg", "saga"])
+@pytest.mark.parametrize(
+    "name", ["sign storm large first", "meta storm", "kalman table", "spider 1 stopped", "page", "svrg", "saga"]
+)
 def test_the_whole_engine_agrees(name: str) -> None:
     """One of every kind of state, branch and stream."""
     one = CASES[name]
