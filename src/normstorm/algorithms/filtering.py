@@ -296,7 +296,7 @@ class FilteredSteps:
 
     part: float = 0.5
     noise: float = 4.0
-    still: float = 0.1
+    still: float = 0.25
     growth: float = 8.0
 
     def init(self, x: Tree) -> jax.Array:

@@ -13,7 +13,7 @@ def kalman_storm(*, scale: float = 1.0, K: int = 1, k: int | None = None, table:
     """Kalman-STORM: K samples a step, the first k of them at two points, and nothing to tune.
 
         a = V/S,      V <- (1 - a) V + l^2 d^2,      m <- m + c + a (g_K(x) - m - c),   c = g_k(x) - g_k(x_prev)
-        d = min{ ||m||/(2 L), 4 ||m||^2/(l sigma), 8 times the longest step }, and 0 if ||m||^2 < V/10: then m is noise
+        d = min{ ||m||/(2 L), 4 ||m||^2/(l sigma), 8 times the longest step }, and 0 if ||m||^2 < V/4: then m is noise
         x_{t+1} = x_t - d m/||m||
 
     S is a running mean of ||g_K(x) - m - c||^2, L^2 one of the squared secants ||c||^2/d^2 with a long memory, l^2 half

@@ -62,7 +62,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         d = 8 * f["longest"]
         d = min(d, n / (2 * f["L2"] ** 0.5)) if f["L2"] > 0 else d
         d = min(d, 4 * n**2 / (f["l2"] * sigma2) ** 0.5) if f["l2"] * sigma2 > 0 else d
-        d = d if n > 0 and n**2 >= f["V"] / 10 else 0.0
+        d = d if n > 0 and n**2 >= f["V"] / 4 else 0.0
         f["longest"] = max(f["longest"], d)
         before, x = x, x - d * m / n if d > 0 else x
         path.step(oracle, m, x)
