@@ -287,3 +287,86 @@ def stopping_table(report: dict[str, Any]) -> str:
             f"| {r['problem']}, {r['target']}{ended} | {costs} | {ratio} | {r['bound']:.4g} | {r['true']:.4g} |"
         )
     return "\n".join(lines)
+
+
+def _tuned(report: dict[str, Any], problem: str, budget: str, goal: str) -> dict[str, float]:
+    """Of every rival that has a setting which descends; those of a finite sum are not among them."""
+    rivals = report["rivals"].get(problem, {})
+    found = {name: entry[budget][goal] for name, entry in rivals.items() if name != "saga" and budget in entry}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _defaults(report: dict[str, Any], problem: str, budget: str) -> dict[str, float]:
+    rivals = report["rivals"].get(problem, {})
+    rows = {name: entry[budget]["default"] for name, entry in rivals.items() if name != "saga" and budget in entry}
+    return {name: row["average"] for name, row in rows.items() if row["descends"]}
+
+
+def selftuning_table(report: dict[str, Any], budget: str = "100000") -> str:
+    """Kalman-STORM untuned beside the best tuned rival, for the average and for the last point."""
+    lines = [
+        "| problem | average | best tuned | ratio | best default, ratio | last point, ratio | error^2/V | alarms |"
+    ]
+    lines.append("|---" * 8 + "|")
+    for problem in report["own"]:
+        mine = report["own"][problem]["plain"][budget]
+        tuned, last = (_tuned(report, problem, budget, goal) for goal in ("average", "last"))
+        if not tuned:
+            continue
+        best = min(tuned, key=lambda name: tuned[name])
+        usual = _defaults(report, problem, budget)
+        shown = [f"{mine['average']:.3g}", f"{tuned[best]:.3g} {best}", f"{mine['average'] / tuned[best]:.2f}"]
+        shown += [f"{mine['average'] / min(usual.values()):.2f}" if usual else "-"]
+        shown += [f"{mine['last'] / min(last.values()):.2f}"]
+        shown += ["-" if mine["error_over_V"] is None else f"{mine['error_over_V']:.2g}", f"{mine['alarms']:.0f}"]
+        lines.append(f"| {problem} | {' | '.join(shown)} |")
+    return "\n".join(lines)
+
+
+def selftuning_counts(report: dict[str, Any]) -> str:
+    """On how many problems which factor holds, at every budget; and the mean rank among the tuned."""
+    lines = ["| sample gradients | goal | problems | at most 1.2 | at most 3 | below every default | mean rank |"]
+    lines.append("|---" * 7 + "|")
+    for budget in report["own"]["quadratic"]["plain"]:
+        for goal in ("average", "last"):
+            ratios, ranks, beaten = [], [], 0
+            for problem in report["own"]:
+                tuned, mine = _tuned(report, problem, budget, goal), report["own"][problem]["plain"][budget]
+                if not tuned:
+                    continue
+                ratios.append(mine[goal] / min(tuned.values()))
+                ranks.append(1 + sum(value < mine[goal] for value in tuned.values()))
+                beaten += mine["average"] < min(_defaults(report, problem, budget).values(), default=math.inf)
+            within = [f"{sum(r <= most for r in ratios)}" for most in (1.2, 3)]
+            usual = str(beaten) if goal == "average" else "-"
+            cells = [f"{int(budget):,}", goal, str(len(ratios)), *within, usual, f"{statistics.mean(ranks):.2f}"]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def filter_table(report: dict[str, Any], budget: str = "100000") -> str:
+    """With the table of a finite sum, beside tuned SAGA, and plain."""
+    lines = ["| finite sum | plain | with the table | SAGA, tuned | ratio |", "|---" * 5 + "|"]
+    for problem, mine in report["own"].items():
+        if "table" not in mine or "saga" not in report["rivals"].get(problem, {}):
+            continue
+        saga, own = report["rivals"][problem]["saga"][budget]["average"], mine["table"][budget]["average"]
+        cells = [f"{mine['plain'][budget]['average']:.3g}", f"{own:.3g}", f"{saga:.3g}", f"{own / saga:.2f}"]
+        lines.append(f"| {problem} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def ablation_table(report: dict[str, Any]) -> str:
+    """The average without one part, over that of the whole."""
+    problems = list(report["ablation"])
+    lines = [f"| | {' | '.join(problems)} |", "|---" * (1 + len(problems)) + "|"]
+    for part in report["ablation"][problems[0]]:
+        ratios = [report["ablation"][p].get(part, math.nan) / report["ablation"][p]["as it is"] for p in problems]
+        lines.append(f"| {part} | {' | '.join(f'{r:.2f}' if r < 100 else '> 100' for r in ratios)} |")
+    return "\n".join(lines)
+
+
+def rescaling_line(report: dict[str, Any]) -> str:
+    found = {name: entry["difference"] for name, entry in report["rescaling"].items()}
+    worst = max(found, key=lambda name: found[name])
+    return f"Largest relative difference over {len(found)} problems: {found[worst]:.1e} ({worst})."

@@ -37,6 +37,7 @@ import numpy as np
 
 from benchmarks.lab import holdout
 from benchmarks.machine import describe
+from benchmarks.pages import ablation_table, fill, filter_table, rescaling_line, selftuning_counts, selftuning_table
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.algorithms.filtering import Filter, Filtered
 from normstorm.algorithms.geometries import norm
@@ -340,6 +341,17 @@ def main() -> None:
             found.setdefault(part, {}).setdefault(name, {})[what] = result
             print(part, name, what, str(result)[:160], flush=True)
             out.write_text(json.dumps(found, indent=1) + "\n")
+    if out.resolve() == RESULT.resolve():
+        show(found)
+
+
+def show(report: dict[str, Any]) -> None:
+    """Put the tables into the page."""
+    fill("how-to-choose.md", "selftuning-counts", selftuning_counts(report))
+    fill("how-to-choose.md", "selftuning", selftuning_table(report))
+    fill("how-to-choose.md", "selftuning-table", filter_table(report))
+    fill("how-to-choose.md", "selftuning-ablation", ablation_table(report))
+    fill("how-to-choose.md", "selftuning-units", rescaling_line(report))
 
 
 if __name__ == "__main__":

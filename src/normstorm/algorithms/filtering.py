@@ -145,7 +145,7 @@ class Filtered:
         cost = self.K + jnp.where(moved, self.k, 0)
         here = _select(rejected, x_prev, x)
         if self.table:
-            after, more = self._stored(problem, t, here, after, rows)
+            after, more = self._stored(problem, t, here, after, rows, rejected)
             cost = cost + more
         after, more = self._probed(problem, here, jax.tree.map(lambda s: s[None, : self.k], rows), after)
         return GradientSample(fresh, rejected=rejected, filter=after), after, cost + more
@@ -225,8 +225,13 @@ class Filtered:
         probed = jax.lax.while_loop(lambda carry: carry[0], body, (wanted, f))[1]
         return probed, jnp.where(wanted, 3 * self.k, 0)
 
-    def _stored(self, problem: Any, t: Any, x: Tree, f: Filter, rows: jax.Array) -> tuple[Filter, jax.Array]:
-        """At step n the table is filled, m is then exact; later the rows of a step are renewed one after the other."""
+    def _stored(
+        self, problem: Any, t: Any, x: Tree, f: Filter, rows: jax.Array, rejected: jax.Array
+    ) -> tuple[Filter, jax.Array]:
+        """At step n the table is filled, m is then exact; later the rows of a step are renewed one after the other.
+
+        Their gradients at x were asked in this step, and are only computed again; after a rejection not all were.
+        """
         size = component_count(problem)
 
         def fill() -> Filter:
@@ -237,8 +242,9 @@ class Filtered:
         def renew() -> Filter:
             def store(state: Tree, row: jax.Array) -> tuple[Tree, None]:
                 table, mean = state
-                g = problem.grad(x, row[None])
-                mean = jax.tree.map(lambda mean, g, a: mean + (g - a[row]) / size, mean, g, table)
+                old = jax.tree.map(lambda a: a[row], table)
+                g = _select(rejected, old, problem.grad(x, row[None]))
+                mean = jax.tree.map(lambda mean, g, old: mean + (g - old) / size, mean, g, old)
                 return (jax.tree.map(lambda a, g: a.at[row].set(g), table, g), mean), None
 
             table, kept = jax.lax.scan(store, (f.table, f.kept), rows)[0]

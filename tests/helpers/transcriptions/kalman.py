@@ -50,8 +50,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
                 f["L2"] = max(4 * f["L2"], _curvature(f, change, d)["L2"])
             else:
                 m = _measure(f, m, fresh, change, d)
-            if kept:
-                for i in batch:
+                for i in batch if kept else ():
                     kept[i] = oracle._grad(x, i)
             if table and t == oracle.n:
                 kept = [oracle.grad(x, i) for i in range(oracle.n)]
