@@ -35,6 +35,7 @@ class Filter(NamedTuple):
     m, V, S        the estimate, the variance of its error, and of a measurement around it
     gain           the weight of the last measurement;   seen   measurements so far
     bend, spread   squared curvature of a mean over k samples along a step, and its variance
+    along          mean curvature along a step, with its sign
     secant, moves  the last change of a gradient over a step's length, and how many were seen
     reach          the length over which curvature was first seen; 0: not yet
     sum, gains, since     of the measurements around m since the last check, of their weights, and how many
@@ -49,6 +50,7 @@ class Filter(NamedTuple):
     seen: jax.Array
     bend: jax.Array
     spread: jax.Array
+    along: jax.Array
     secant: Tree
     moves: jax.Array
     reach: jax.Array
@@ -68,6 +70,10 @@ def _add(a: Tree, b: Tree, scale: Any = 1) -> Tree:
 def _squared(tree: Tree) -> jax.Array:
     size = norm(tree)
     return size * size
+
+
+def _inner(a: Tree, b: Tree) -> jax.Array:
+    return jnp.asarray(sum(jnp.sum(p * q) for p, q in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)))
 
 
 def _over(top: Any, bottom: jax.Array) -> jax.Array:
@@ -119,7 +125,7 @@ class Filtered:
         apart = jax.tree.map(lambda g, m: g - m, each, m)
         s2 = _squared(apart) / (n - 1)
         zero, flat = jnp.zeros_like(s2), jax.tree.map(jnp.zeros_like, x)
-        known = Filter(m, s2 / n, s2 + s2 / n, zero + 1, zero + n, *(zero,) * 2, flat, *(zero,) * 2, flat, *(zero,) * 4)
+        known = Filter(m, s2 / n, s2 + s2 / n, zero + 1, zero + n, *(zero,) * 3, flat, *(zero,) * 2, flat, *(zero,) * 4)
         if self.table:
             size = component_count(problem)
             known = known._replace(table=jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), x), kept=flat)
@@ -135,10 +141,11 @@ class Filtered:
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Filter, samples: Tree) -> Sampled:
         rows, _ = samples
-        length = norm(jax.tree.map(jnp.subtract, x, x_prev))
+        step = jax.tree.map(jnp.subtract, x, x_prev)
+        length = norm(step)
         moved = length > 0
         fresh, change = self._measured(problem, x, x_prev, state, rows, moved)
-        after = self._updated(state, fresh, change, length)
+        after = self._updated(state, fresh, change, step, length)
         rejected = moved & ~(_squared(change) <= self.reject * (_squared(state.m) + state.S))
         back = state._replace(bend=jnp.maximum(4 * state.bend, jnp.nan_to_num(after.bend, nan=0, posinf=0)))
         after = _select(rejected, back, after)
@@ -171,7 +178,7 @@ class Filtered:
         V = jnp.maximum(state.V, state.S / n)
         return V, jnp.where(state.S > 0, jnp.minimum(1, V / jnp.where(state.S > 0, state.S, 1)), 1 / n)
 
-    def _updated(self, f: Filter, fresh: Tree, change: Tree, length: jax.Array) -> Filter:
+    def _updated(self, f: Filter, fresh: Tree, change: Tree, step: Tree, length: jax.Array) -> Filter:
         V, a = self.gain(f)
         n = f.seen + 1
         forget = jnp.minimum(0.3, jnp.maximum(jnp.maximum(jnp.minimum(0.02, 10 / n), 1 / n), f.gain))
@@ -185,8 +192,14 @@ class Filtered:
         agree = 1 - twist / jnp.where(square > 0, square, 1)
         fall = jnp.maximum(self.bend_memory, self.quick * agree**4)
         share = jnp.maximum(jnp.where(square > f.bend, self.rise, fall), 1 / moves)
-        spread = f.spread + jnp.maximum(self.spread_memory, 1 / moves) * (twist - f.spread)
-        curved = f._replace(bend=f.bend + share * (square - f.bend), spread=spread, secant=secant, moves=moves)
+        slow = jnp.maximum(self.spread_memory, 1 / moves)
+        curved = f._replace(
+            bend=f.bend + share * (square - f.bend),
+            spread=f.spread + slow * (twist - f.spread),
+            along=f.along + slow * (-_inner(secant, step) / jnp.where(moved, length, 1) - f.along),
+            secant=secant,
+            moves=moves,
+        )
         f = _select(moved, curved, f)
         V = jnp.minimum((1 - a) * V + f.spread * length * length, S)
         return self._checked(f._replace(m=_add(carried, apart, a), V=V, S=S, gain=a, seen=n), apart)
@@ -288,20 +301,23 @@ def _probe(problem: Any, x: Tree, heads: Tree, f: Filter) -> Filter:
         spread = jnp.clip((square - _squared(mean)) * probes / (probes - 1), square / 100, square)
     last = jax.tree.map(lambda s: s[-1], secants)
     seen = jnp.where(square > 0, probes, 0)
-    return f._replace(bend=square, spread=spread, secant=last, moves=f.moves + seen, reach=r / 32)
+    found = {"bend": square, "spread": spread, "along": _inner(mean, u), "secant": last}
+    return f._replace(**found, moves=f.moves + seen, reach=r / 32)
 
 
 @pytree
 @dataclass(frozen=True)
 class FilteredSteps:
-    """A step along m is min{ part n/sqrt(bend), noise n^2/sqrt(spread sigma^2), growth longest } long, n = ||m||.
+    """A step along m of the length min{ part n/L, noise (n^2 - q V)/(l sigma), growth longest }, with n = ||m||.
 
-    It has none if n^2 < still V: then m is noise. sigma^2 = max{S - V, S/20} is that of a sample, `longest` the longest
-    step so far or, before the first, a part of the length over which curvature was seen.
+    L^2 = bend, l^2 = spread. It has none if n^2 < max{q, still} V: then m is noise. q = min{1, part l^2/(L along)} is
+    what the way to m = 0 would add to V, in units of n^2: there are L/(part along) steps, each adds l^2 times its
+    square. sigma^2 = max{S - V, S/20} is that of a sample, `longest` the longest step so far or, before the first, a
+    part of the length over which curvature was seen.
     """
 
     part: float = 0.5
-    noise: float = 4.0
+    noise: float = 1.0
     still: float = 0.25
     growth: float = 8.0
 
@@ -315,8 +331,9 @@ class FilteredSteps:
         f, n = grads.filter, norm(m)
         sigma2 = jnp.maximum(f.S - f.V, f.S / 20)
         straight = _over(self.part * n, jnp.sqrt(f.bend))
-        quiet = _over(self.noise * n * n, jnp.sqrt(f.spread * sigma2))
+        lost = jnp.minimum(_over(self.part * f.spread, jnp.sqrt(f.bend) * jnp.maximum(f.along, 0)), 1)
+        quiet = _over(self.noise * jnp.maximum(n * n - lost * f.V, 0), jnp.sqrt(f.spread * sigma2))
         longest = jnp.maximum(longest, f.reach)
         length = jnp.minimum(jnp.minimum(straight, quiet), self.growth * longest)
-        length = jnp.where((n * n < self.still * f.V) | ~(n * n > 0), 0, length)
+        length = jnp.where((n * n < jnp.maximum(lost, self.still) * f.V) | ~(n * n > 0), 0, length)
         return length / jnp.where(n > 0, n, 1), jnp.maximum(longest, length)

@@ -31,6 +31,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         "longest": 0.0,
         "L2": 0.0,
         "l2": 0.0,
+        "h": 0.0,
     }
     f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0}
     _probe(oracle, x, m, [rows[i * K : i * K + k] for i in range(3)], f)
@@ -47,9 +48,9 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
                 fresh = fresh - np.mean([kept[i] for i in batch], axis=0) + np.mean(kept, axis=0)
             if d > 0 and not norm(change) ** 2 <= 16 * (norm(m) ** 2 + f["S"]):
                 x = before
-                f["L2"] = max(4 * f["L2"], _curvature(f, change, d)["L2"])
+                f["L2"] = max(4 * f["L2"], _curvature(f, change, x - x, d)["L2"])
             else:
-                m = _measure(f, m, fresh, change, d)
+                m = _measure(f, m, fresh, change, x - before, d)
                 for i in batch if kept else ():
                     kept[i] = oracle._grad(x, i)
             if table and t == oracle.n:
@@ -60,8 +61,9 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         n, sigma2 = norm(m), max(f["S"] - f["V"], f["S"] / 20)
         d = 8 * f["longest"]
         d = min(d, n / (2 * f["L2"] ** 0.5)) if f["L2"] > 0 else d
-        d = min(d, 4 * n**2 / (f["l2"] * sigma2) ** 0.5) if f["l2"] * sigma2 > 0 else d
-        d = d if n > 0 and n**2 >= f["V"] / 4 else 0.0
+        q = min(1.0, f["l2"] / (2 * f["h"] * f["L2"] ** 0.5)) if f["h"] > 0 and f["L2"] > 0 else 1.0
+        d = min(d, max(n**2 - q * f["V"], 0) / (f["l2"] * sigma2) ** 0.5) if f["l2"] * sigma2 > 0 else d
+        d = d if n > 0 and n**2 >= max(q, 1 / 4) * f["V"] else 0.0
         f["longest"] = max(f["longest"], d)
         before, x = x, x - d * m / n if d > 0 else x
         path.step(oracle, m, x)
@@ -85,20 +87,28 @@ def _probe(oracle: Oracle, x: Array, m: Array, heads: list[Any], f: dict[str, An
     if len(heads) > 1:
         spread = sum(norm(s - np.mean(secants, axis=0)) ** 2 for s in secants) / (len(heads) - 1)
         f["l2"] = min(max(spread, f["L2"] / 100), f["L2"])
+    f["h"] = float(np.sum(np.mean(secants, axis=0) * u))
     f |= {"D": secants[-1], "moves": len(heads), "longest": r / 32}
 
 
-def _curvature(f: dict[str, Any], change: Array, d: float) -> dict[str, Any]:
+def _curvature(f: dict[str, Any], change: Array, step: Array, d: float) -> dict[str, Any]:
     D, moves = -change / d, f["moves"] + 1
     square = norm(D) ** 2
     twist = min(norm(D - f["D"]) ** 2 / 2, square)
     fall = max(0.003, 0.1 * (1 - twist / square) ** 4)
     share = max(0.3 if square > f["L2"] else fall, 1 / moves)
     L2 = f["L2"] + share * (square - f["L2"])
-    return {"L2": L2, "l2": f["l2"] + max(0.005, 1 / moves) * (twist - f["l2"]), "D": D, "moves": moves}
+    slow, h = max(0.005, 1 / moves), float(np.sum(change * step)) / d**2
+    return {
+        "L2": L2,
+        "l2": f["l2"] + slow * (twist - f["l2"]),
+        "h": f["h"] + slow * (h - f["h"]),
+        "D": D,
+        "moves": moves,
+    }
 
 
-def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, d: float) -> Array:
+def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, step: Array, d: float) -> Array:
     N = f["N"] + 1
     V = max(f["V"], f["S"] / N)
     a = min(1.0, V / f["S"]) if f["S"] > 0 else 1 / N
@@ -106,7 +116,7 @@ def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, d: float)
     forget = min(0.3, max(min(0.02, 10 / N), 1 / N, f["a"]))
     f["S"] += forget * (norm(apart) ** 2 - f["S"])
     if d > 0:
-        f |= _curvature(f, change, d)
+        f |= _curvature(f, change, step, d)
     f |= {"V": min((1 - a) * V + f["l2"] * d**2, f["S"]), "a": a, "N": N}
     f |= {"sum": f["sum"] + apart, "gains": f["gains"] + a, "since": f["since"] + 1}
     found = m + change + a * apart
