@@ -38,6 +38,7 @@ import numpy as np
 from benchmarks.lab import holdout
 from benchmarks.machine import describe
 from benchmarks.pages import ablation_table, fill, filter_table, rescaling_line, selftuning_counts, selftuning_table
+from normstorm._shared.pytrees import pytree
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.algorithms.filtering import Filter, Filtered
 from normstorm.algorithms.geometries import norm
@@ -237,6 +238,8 @@ def rescaled(name: str, steps: int = 1000) -> float:
     return float(max(np.max(np.abs(average(a, b) / plain - 1)) for a, b in UNITS))
 
 
+@pytree
+@dataclass(frozen=True)
 class Falling(Filtered):
     """The gain of the theory, t^(-2/3), in place of the filter's."""
 
@@ -251,7 +254,7 @@ def variant(part: str) -> Algorithm:
     filtered, steps = whole.estimator, whole.schedule
     words = {
         "as it is": whole,
-        "gain t^(-2/3)": replace(whole, estimator=falling(filtered)),
+        "gain t^(-2/3)": replace(whole, estimator=Falling(filtered.K, filtered.k)),
         "never stays": replace(whole, schedule=replace(steps, still=0.0)),
         "V unchecked": replace(whole, estimator=replace(filtered, alarm=math.inf)),
         "short memory of curvature": replace(whole, estimator=replace(filtered, bend_memory=0.03, spread_memory=0.05)),
@@ -268,14 +271,6 @@ VARIANTS = (
     *("as it is", "gain t^(-2/3)", "never stays", "V unchecked", "short memory of curvature"),
     *("no quick fall of curvature", "no rejection", "steps half as long", "steps twice as long", "6 first samples"),
 )
-
-
-def falling(filtered: Filtered) -> Any:
-    """Registered where it is needed: JAX knows classes, not what they inherit."""
-    from normstorm._shared.pytrees import pytree
-
-    kind = falling.__dict__.setdefault("kind", pytree(dataclass(frozen=True)(Falling)))
-    return kind(filtered.K, filtered.k)
 
 
 def without(name: str, part: str, budget: int) -> float:
