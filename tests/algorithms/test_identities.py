@@ -231,6 +231,7 @@ STATED: dict[str, tuple[dict[str, Any], int]] = {  # what a paper counts for T s
         {"alpha": ALPHA, "eta": ETA, "shift": 2.0, "K": 5, "k": 2},
         5 * T + 2 * (T - 1),
     ),
+    "halving_storm": (PLAIN | {"gap": 1.0, "L0": 1.0}, B + 2 * B * (T - 1)),
     "clipped_storm": (PLAIN | {"threshold": 1.0}, B + 2 * B * (T - 1)),
     "measured_storm": ({"L0": 2.0, "longest": 1.0, "K": 5, "k": 2}, 5 * T + 2 * (T - 1)),
     "storm": ({"k": 0.1, "w": 0.1, "c": 1.0, "K": B}, B + 2 * B * (T - 1)),

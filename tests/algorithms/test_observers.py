@@ -21,6 +21,7 @@ from toy import Toy
 from normstorm.algorithms import CATALOGUE
 from normstorm.algorithms.geometries import norm
 from normstorm.algorithms.observers import COVERED, REASONS, follow, uncovered
+from normstorm.engine import run
 from normstorm.random import seed_words, step_key
 from normstorm.theory import Constants, trajectory
 
@@ -208,3 +209,26 @@ def test_a_range_without_end_is_refused() -> None:
     endless = SimpleNamespace(name="endless", range=lambda x, radius: (math.inf, math.inf))
     with pytest.raises(ValueError, match="follow: range must be finite at x; got range=inf"):
         follow(NORMAL, endless, jnp.zeros(2), steps=10, delta=0.1)
+
+
+def test_steps_are_halved_when_the_certificate_has_spent_its_share() -> None:
+    """Blocks of 2 steps end at t = 2, 4, ..; with a share of almost nothing, each but the first step's is an epoch."""
+    x = jnp.asarray([0.5, -0.4, 0.3])
+    words = {"alpha": 0.2, "eta": 0.01, "gap": 0.9, "L0": 1.2}
+    for share, lengths in ((1e-9, [0.01 / 2 ** ((t - 1) // 2) for t in range(1, 12)]), (1e9, [0.01] * 11)):
+        algorithm = follow(
+            CATALOGUE["halving_storm"](**words, share=share), Bounded(), x, steps=600, delta=0.1, constants=None
+        )
+        assert algorithm.observer.block == 2 and algorithm.observer.steady
+        seen = run(Bounded(), algorithm, x, 12, 2).observer.followed
+        np.testing.assert_allclose(seen.curve, np.sum(np.square(lengths)), rtol=1e-9)
+        np.testing.assert_allclose(seen.weight, np.sum(lengths) / 0.01, rtol=1e-9)  # theta_s = eta_s/eta
+
+
+def test_what_is_spent_is_counted_from_the_last_halving() -> None:
+    rule = CATALOGUE["halving_storm"](alpha=0.2, eta=0.1, gap=2.0, L0=4.0, share=0.5).schedule
+    state = rule.init(jnp.zeros(1))
+    for errors, curve, eta in ((3.0, 0.0, 0.1), (5.0, 0.2, 0.1), (6.0, 0.2, 0.05), (7.0, 0.3, 0.05), (9.0, 0.5, 0.025)):
+        state = rule.told(errors, curve, state)  # spent: .6, 1.4, 1.6 (+ 1), 2.0, 2.8 (+ 1.2)
+        assert float(state.eta) == eta and float(state.used) == 0.1
+    assert float(state.halvings) == 2

@@ -242,6 +242,13 @@ CASES = {
         "normalized_storm_anytime",
         {"a": 0.2, "w": 0.5, "s0": 0.0, "K": B},
     ),
+    "halving storm, untold": case(
+        "halving_storm",
+        {"alpha": 0.3, "eta": 0.05, "gap": 1.0, "L0": 2.0, "K": 4, "k": 3},
+        "normalized_storm",
+        {"eta": 0.05, "beta": 0.7, "K": 4, "k": 3},
+        K=4,
+    ),
     "measured storm": case(
         "measured_storm",
         {"L0": 3.0, "L1": 0.5, "longest": 0.3, "offset": 4.0, "K": 4, "k": 3},

@@ -9,7 +9,7 @@ import own
 import pytest
 
 from normstorm import Constants
-from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.algorithms.catalogue import CATALOGUE, LISTENING
 from normstorm.lab.compare.methods import METHODS, TRIED, Scales, build, constants, scales
 from normstorm.problems import from_loss, registry
 
@@ -17,10 +17,10 @@ PLACES = ("noisy-valley", "dro-chi2", "separable-logistic")  # a stream, a finit
 
 
 def test_everybody_has_an_entry() -> None:
-    assert METHODS.keys() == CATALOGUE.keys()
+    assert METHODS.keys() == CATALOGUE.keys() - LISTENING
 
 
-@pytest.mark.parametrize("name", CATALOGUE)
+@pytest.mark.parametrize("name", METHODS)
 def test_every_setting_builds(name: str) -> None:
     method = METHODS[name]
     for place in PLACES:

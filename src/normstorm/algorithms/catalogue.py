@@ -1,13 +1,13 @@
 """The catalogue: one file per lineage, one function per algorithm."""
 
 from . import adagrad, clipping, finite_sum, kalman, mars, muon, sgd, sign, spider, storm
-from .normalized_storm import agnostic_storm, normalized_storm_anytime
+from .normalized_storm import agnostic_storm, halving_storm, normalized_storm_anytime
 from .normalized_storm import from_plan as from_plan
 from .normalized_storm import normalized_storm as normalized_storm
 from .sgd import momentum_nsgd as momentum_nsgd
 
 _MAKERS = (
-    *(normalized_storm, normalized_storm_anytime, agnostic_storm, momentum_nsgd),
+    *(normalized_storm, normalized_storm_anytime, agnostic_storm, halving_storm, momentum_nsgd),
     *(sgd.sgd, sgd.averaged_sgd, sgd.schedule_free_sgd, sgd.momentum_sgd),
     *(sgd.normalized_sgd, sgd.nigt, sgd.agnostic_nsgd),
     *(clipping.clipped_sgd, clipping.soft_clipped_sgd, clipping.mixed_clipping, clipping.clipped_storm),
@@ -21,3 +21,5 @@ _MAKERS = (
     *(mars.mars, muon.muon, muon.muon_mvr, muon.limuon, muon.scion),
 )
 CATALOGUE = {make.__name__: make for make in _MAKERS}
+# Those whose steps answer to an observer. Without one they are another algorithm, and have no place beside the others.
+LISTENING = frozenset({"halving_storm"})

@@ -25,7 +25,7 @@ from normstorm._shared.validate import UP_TO_HALF, batch, nonnegative, parameter
 from .core import Algorithm
 from .estimators import Corrected
 from .geometries import Normalized
-from .schedules import Anytime, Constant
+from .schedules import Anytime, Constant, Halving
 
 
 class Planned(Protocol):
@@ -87,6 +87,34 @@ def agnostic_storm(*, eta: float, alpha: float = 0.5, K: int = 1, k: int | None 
     """
     who = "agnostic_storm"
     return _shrinking(who, parameter(who, "alpha", alpha, UP_TO_HALF), eta, 0.0, K, k)
+
+
+def halving_storm(
+    *, alpha: float, eta: float, gap: float, L0: float, share: float = 0.25, K: int = 1, k: int | None = None
+) -> Algorithm:
+    """Steps that are halved when the certificate of the run says so: alpha in (0, 1], eta, gap and share > 0, L0 >= 0.
+
+        eta_t = eta/2^i after i halvings,      1 - beta_{t+1} = alpha eta_t/eta
+        m_t = beta_t m_{t-1} + (1 - beta_t) g_K(x_t) + beta_t (g_k(x_t) - g_k(x_{t-1})),      m_1 = g_K(x_1)
+        x_{t+1} = x_t - eta_t m_t / ||m_t||
+
+    The step is halved when 2 E_t + L0/2 sum eta_s^2 has grown by share gap since the last halving, E_t the bound of the
+    trajectory certificate for the sum of eta_s ||m_s - grad F(x_s)||. `follow` makes it known; without it no step is
+    halved. It is adapted to the noise that there is, whose size need not be known.
+
+    Assumes: samples smooth with constant L0 + L1 ||grad F||, eta L1 <= 1, F(x_1) at most gap above its infimum, and
+    ranges of the samples, from the problem or from constants.
+    Rate: with probability 1 - delta, for all T at once, O(log(T) T^{-1/3}) for the mean of ||grad F(x_t)|| with weights
+    eta_t, times a constant of the observed noise.
+    Source: docs/theory/any-schedule.md of this package.
+    Departures: what is certified is looked at after every block of steps, not after every step.
+    """
+    who = "halving_storm"
+    K = batch(who, "K", K)
+    k = K if k is None else batch(who, "k", k, at_most=K)
+    known = positive(who, "gap", gap), nonnegative(who, "L0", L0), positive(who, "share", share)
+    schedule = Halving(weight(who, alpha), positive(who, "eta", eta), *known)
+    return Algorithm(Corrected(K, k), Normalized(), schedule, who)
 
 
 def _shrinking(who: str, alpha: float, eta: float, shift: float, K: int, k: int | None) -> Algorithm:

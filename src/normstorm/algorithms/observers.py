@@ -41,7 +41,7 @@ from normstorm.theory.trajectory import (
 from .averaging import NoAveraging
 from .estimators import Corrected, GradientSample, LargeFirstBatch, TwoBatch
 from .geometries import Clipped, Euclidean, Normalized, norm
-from .schedules import Constant
+from .schedules import Constant, Halving
 
 Tree = Any
 # Parts of all batches together that are looked at one by one; of more, few bounds become better. Ranges from constants,
@@ -175,6 +175,12 @@ class Trajectory:
         far = norm(before) + size.shape[0] * self.length
         return jnp.full_like(size, self.length * (1 + self.fixed.units * eps) + eps * far)
 
+    def told(self, state: Watched, schedule: Any, kept: Tree) -> Tree:
+        """The state of a schedule that listens to what is certified."""
+        followed = state.followed
+        errors = trajectory.errors(jnp, self._in_precision(followed.size), followed)
+        return jax.tree.map(lambda new, old: new.astype(old.dtype), schedule.told(errors, followed.curve, kept), kept)
+
     def stopped(self, state: Watched) -> Any:
         followed = state.followed
         return trajectory.average_bound(jnp, self._in_precision(followed.size), followed) <= self.target
@@ -304,7 +310,7 @@ def follow(
         cut=cut,
         local=stated is not None,
         surprised=foresee is not None and foresee(schedule.init(x)) is not None,
-        steady=always is not None,
+        steady=isinstance(schedule, (Constant, Halving)),
         block=1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS)))),
     )
     return replace(algorithm, estimator=estimator, observer=watch)

@@ -68,6 +68,51 @@ class Constant:
         return self.eta, state
 
 
+class Halved(NamedTuple):
+    """The step to be taken, the one that was, what was spent when the epoch began (negative: not known), halvings."""
+
+    eta: jax.Array
+    used: jax.Array
+    start: jax.Array
+    halvings: jax.Array
+
+
+@pytree
+@dataclass(frozen=True)
+class Halving:
+    """eta_t = eta/2^i after i halvings, a_{t+1} = alpha eta_t/eta; halved by what an observer certifies.
+
+    With E_t the bound of the sum of eta_s ||m_s - grad F(x_s)||, what is spent is 2 E_t + L0/2 sum eta_s^2. A step is
+    halved when an epoch, the time of one length, has spent `share` times gap; if nobody tells it what, never.
+    """
+
+    alpha: float
+    eta: float
+    gap: float
+    L0: float
+    share: float
+
+    def init(self, x: Tree) -> Halved:
+        zero = _zero(x)
+        return Halved(zero + self.eta, zero + self.eta, zero - 1, zero)
+
+    def weight(self, t: Any, grads: GradientSample, state: Halved) -> tuple[Any, Halved]:
+        return self.alpha * (state.used / self.eta), state
+
+    def step(self, t: Any, m: Tree, grads: GradientSample, state: Halved) -> tuple[Any, Halved]:
+        return state.eta, state._replace(used=state.eta)
+
+    def told(self, errors: Any, curve: Any, state: Halved) -> Halved:
+        """After a block: the bound of the sum of errors in steps of length eta, and the sum of squared lengths."""
+        spent = 2 * self.eta * errors + self.L0 / 2 * curve
+        begun = jnp.where(state.start < 0, spent, state.start)
+        over = spent - begun >= self.share * self.gap
+        halve = jnp.where(over, 0.5, 1.0)
+        return Halved(
+            state.eta * halve, state.used, jnp.where(over, spent, begun), state.halvings + jnp.where(over, 1.0, 0.0)
+        )
+
+
 @pytree
 @dataclass(frozen=True)
 class Anytime:

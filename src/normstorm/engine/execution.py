@@ -322,7 +322,8 @@ def prepare(
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
     watched = not isinstance(algorithm.observer, NoObserver)
     stops = watched and algorithm.observer.target is not None
-    chunk = min(chunk, algorithm.observer.block) if stops else chunk
+    answered = stops or (watched and hasattr(algorithm.schedule, "told"))  # what is certified changes the run
+    chunk = min(chunk, algorithm.observer.block) if answered else chunk
     in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
     config = ExecutionConfig(
         width,

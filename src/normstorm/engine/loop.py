@@ -191,7 +191,14 @@ def followed(
         return watch if ended is None else jax.tree.map(partial(jnp.where, ended), before.observer, watch)
 
     over = ended(algorithm, config, t0, batch.state)
-    return after._replace(observer=jax.vmap(one, (0, 0, 1, 0))(batch.state, after, path, over))
+    after = after._replace(observer=jax.vmap(one, (0, 0, 1, 0))(batch.state, after, path, over))
+    if not hasattr(algorithm.schedule, "told"):
+        return after
+
+    def told(watch: Tree, kept: Tree) -> Tree:
+        return algorithm.observer.told(watch, algorithm.schedule, kept)
+
+    return after._replace(schedule=jax.vmap(told)(after.observer, after.schedule))
 
 
 def known_costs(config: ExecutionConfig, t0: Any) -> jax.Array | None:

@@ -11,6 +11,7 @@ import numpy as np
 
 from normstorm.algorithms.core import Algorithm
 from normstorm.algorithms.observers import Trajectory, follow
+from normstorm.algorithms.schedules import Constant
 from normstorm.algorithms.storm import measured_storm
 from normstorm.engine.results import Trace
 from normstorm.problems.protocol import Problem
@@ -102,5 +103,5 @@ def certificate_of(algorithm: Algorithm, trace: Trace, confidence: float, reason
     sources = [
         name for name, used in (("the constants", watch.closure), ("the problem's own method", watch.local)) if used
     ]
-    weights = "all with the same weight" if hasattr(algorithm.schedule, "alpha") else "with weights near 1"
+    weights = "all with the same weight" if isinstance(algorithm.schedule, Constant) else "with weights near 1"
     return TrajectoryCertificate(bounds[0], bounds, confidence, " and ".join(sources), weights, int(taken[0]))

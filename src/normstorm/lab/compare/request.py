@@ -16,9 +16,9 @@ MOST_BUDGET, MOST_SEEDS, MOST_TUNE_SEEDS, LAST_SEED = 10**9, 100_000, 10_000, 2*
 
 def _catalogue() -> tuple[str, ...]:
     # The command line reads the fields below before it knows whether JAX, which the catalogue imports, is needed.
-    from normstorm.algorithms.catalogue import CATALOGUE
+    from normstorm.algorithms.catalogue import CATALOGUE, LISTENING
 
-    return tuple(CATALOGUE)
+    return tuple(name for name in CATALOGUE if name not in LISTENING)
 
 
 @dataclass(frozen=True)
