@@ -45,6 +45,7 @@ class Oracle:
     samples: tuple[int, int] = (1, 1)
     constants: Vector | None = None
     steady: bool = False
+    alone: bool = False  # every step is a block
     steps: list[Step] = field(default_factory=list)
     w: list[float] = field(default_factory=list)
     sure: float = 0.0
@@ -132,12 +133,12 @@ class Oracle:
             tails = tail * own * off
             most = len(step.here) * heads + len(step.others) * tails
             if first is None:
-                highest = max(1.15 * most / a, sure)
+                highest = sure if self.alone else max(1.15 * most / a, sure)
             bar = highest + lost
             R = w * max(head * (turn * change + own * spread), tail * own * spread)
             r = heads + head * ((turn + own) * change + own * bar)
             r = w * max(r, tails + tail * own * (change + bar))
-            first = first or (1.15 * R, 1.15 * r)
+            first = first or ((R, r) if self.alone else (1.15 * R, 1.15 * r))
             far = []
             for b, pairs in (
                 (head, zip(step.here, step.there, strict=True)),
@@ -147,7 +148,7 @@ class Oracle:
                 for g, old in pairs:
                     y = [b * (t * (u - v) + own * u) for u, v in zip(g, old, strict=True)]
                     far.append(distance(y, [b * own * m for m in before]) ** 2)
-            fine = first[0] >= R and first[1] >= r and highest >= most / a and all(s[3] for s in seen)
+            fine = first[0] >= R and first[1] >= r and (self.alone or highest >= most / a) and all(s[3] for s in seen)
             seen.append((w, w * w * math.fsum(far), w * most, fine))
             rest = 0.0 if step.lost is None else math.hypot(*step.lost)
             for costs in self.costs:

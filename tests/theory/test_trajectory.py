@@ -50,11 +50,11 @@ def test_squares_cancel(seed, h, scale):
     assert chance @ np.exp(gain) <= 1 + 1e-12
 
 
-def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
+def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alone=False):
     """A random history through the formulas, and through the slow ones piece by piece; the bounds at the end."""
     rng = np.random.default_rng(seed)
     fixed = ours.instances(scale, scale, 0.2, 12, 0.1, CUT)
-    slow = followed.of_fixed(fixed, w1=5.0, batches=(5, 3), samples=(3, 2), constants=closure)
+    slow = followed.of_fixed(fixed, w1=5.0, batches=(5, 3), samples=(3, 2), constants=closure, alone=alone)
     known = None if closure is None else Closure(*closure)
 
     def vector():
@@ -86,8 +86,8 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
         rows.append((a, moved, math.hypot(*m), head, tail, math.hypot(*lost), spread, change))
         steps.append(followed.Step(m.tolist(), spread, change, moved, a, lost.tolist()))
         steps[-1].here, steps[-1].there, steps[-1].others = [here.tolist()], [there.tolist()], [others.tolist()]
-        if s % 4 == 0:  # blocks of 3, 4 and 4 steps, in arrays of 5
-            *parts, spread, change = np.concatenate([rows, np.full((5 - len(rows), 8), 0.5)]).T
+        if alone or s % 4 == 0:  # blocks of one step, or of 3, 4 and 4, in arrays of 5
+            *parts, spread, change = np.concatenate([rows, np.full(((0 if alone else 5 - len(rows)), 8), 0.5)]).T
             stated, seen = ours.from_problem(spread, change), Observed(*parts)
             with np.errstate(invalid="ignore"):
                 state = ours.follow_block(np, fixed, CUT, known, stated, state, seen, len(rows))
@@ -98,10 +98,10 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None):
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2]), st.booleans())
-def test_agrees_with_the_slow_one(seed, rest, closes):
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.0, 0.2]), st.booleans(), st.booleans())
+def test_agrees_with_the_slow_one(seed, rest, closes, alone):
     closure = (2.0, 0.5, 0.4, 0.3, 0.7, 0.6) if closes else None
-    quick, slow = walked(seed, rest=rest, closure=closure)
+    quick, slow = walked(seed, rest=rest, closure=closure, alone=alone)
     # Rounded up; where w grows, it grows a little less, and theirs is the bound for other weights.
     assert (1 if closes else 1 - 1e-10) < quick / slow < 1 + 1e-9
 

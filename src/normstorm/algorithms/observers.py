@@ -207,7 +207,7 @@ def _squared_distances(first: Tree, points: Tree) -> jax.Array:
 
     def squares(before: jax.Array, points: jax.Array) -> jax.Array:
         flat = jnp.concatenate([before[None], points[:1]]), points
-        steps = [(part[1:] - part[:-1]).reshape(part.shape[0] - 1, -1) for part in flat]
+        steps = [(part[1:] - part[:-1]).reshape(part.shape[0] - 1, before.size) for part in flat]
         return jnp.concatenate([(step * step) @ jnp.ones(step.shape[1], step.dtype) for step in steps])
 
     total: Any = sum(map(squares, jax.tree.leaves(first), jax.tree.leaves(points)))
@@ -311,7 +311,7 @@ def follow(
         local=stated is not None,
         surprised=foresee is not None and foresee(schedule.init(x)) is not None,
         steady=isinstance(schedule, (Constant, Halving)),
-        block=1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS)))),
+        block=1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS)))) if target is None else 1,
     )
     return replace(algorithm, estimator=estimator, observer=watch)
 

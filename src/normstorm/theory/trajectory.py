@@ -350,13 +350,15 @@ def block_terms(
     tail_off, tail_R = cut.tail * fresh * ranges.deviation, cut.tail * fresh * ranges.spread
     off = cut.heads * head_off + cut.tails * tail_off
     level = off / xp.maximum(a, TINY)
-    highest = xp.maximum(SLACK * _at_first(level), old.sure)
+    alone = seen.moved.shape[0] == 1  # nothing comes after the first step: it needs no slack
+    slack = 1.0 if alone else SLACK
+    highest = old.sure if alone else xp.maximum(slack * _at_first(level), old.sure)
     sure = (1 + unit) * (highest + (0.0 if seen.rest is None else _after(xp, 0.0, _sums(xp, seen.rest))))
     head_r = head_off + cut.head * ((pair + fresh) * ranges.change + fresh * sure)
     tail_r = tail_off + cut.tail * fresh * (ranges.change + sure)
     R, r = w * xp.maximum(head_R, tail_R), w * xp.maximum(head_r, tail_r)
-    most_R, most_r = SLACK * _at_first(R), SLACK * _at_first(r)
-    good = _first(xp, ~((most_R >= R) & (most_r >= r) & (highest >= level)))
+    most_R, most_r = slack * _at_first(R), slack * _at_first(r)
+    good = _first(xp, ~((most_R >= R) & (most_r >= r) & (alone | (highest >= level))))
     # Where w grows nothing is paid for p, and the weight of a later step counts.
     wanted = xp.sqrt(old.square / (2 * xp.maximum(_at_first(price), CONTRACTION * _at_first(a))))
     keep = (old.square == 0) | ((wanted <= HYSTERESIS * old.p) & (wanted * HYSTERESIS >= old.p))
