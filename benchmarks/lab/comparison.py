@@ -35,7 +35,8 @@ from benchmarks.pages import (
 )
 from normstorm._shared.jsonable import jsonable
 from normstorm.engine.run import cores
-from normstorm.lab.compare.board import AVERAGE, TUNED, Bench, Board, Row, board
+from normstorm.lab.compare.bench import Bench, board
+from normstorm.lab.compare.board import AVERAGE, TUNED, Board, Row
 from normstorm.lab.compare.methods import METHODS, scales
 from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import choices, problem_facts, rows, targets, verdicts

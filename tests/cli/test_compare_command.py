@@ -117,7 +117,7 @@ def test_a_sampler_without_a_formula(run) -> None:
 
 def test_interrupted(tmp_path: Path) -> None:
     """SIGINT while one run is under way and others wait: nothing more is run and nothing is written."""
-    code = "import os, signal, sys; from normstorm.lab.compare import board as compare\n"
+    code = "import os, signal, sys; from normstorm.lab.compare import bench as compare\n"
     code += "from normstorm.cli.main import main\n"
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "def run(*args, progress, **options):\n    if signals: os.kill(os.getpid(), signals.pop())\n"

@@ -16,10 +16,13 @@ import pytest
 from rich.console import Console
 
 from normstorm.algorithms.catalogue import CATALOGUE, LISTENING
-from normstorm.lab.compare import board as compare
-from normstorm.lab.compare.board import AVERAGE, DEFAULT, ENDS, LAST, THEOREM, TUNED, Bench, board
+from normstorm.lab.compare import bench as compare
+from normstorm.lab.compare import board as verdicts
+from normstorm.lab.compare.bench import Bench, board
+from normstorm.lab.compare.board import AVERAGE, DEFAULT, ENDS, LAST, THEOREM, TUNED, Verdict
 from normstorm.lab.compare.ends import Ends, distances, ends, measuring
 from normstorm.lab.compare.methods import METHODS, build, scales
+from normstorm.lab.compare.paths import Paths
 from normstorm.lab.compare.quantiles import Estimate
 from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.tables import TABLES, parquet
@@ -122,8 +125,8 @@ def test_what_the_budget_does_not_pay_has_a_reason(calls: list[SimpleNamespace])
     ]
 
 
-def _flat(level: float) -> compare.Paths:
-    return compare.Paths(np.tile([level, 10.0], (5, 1)), np.full((5, 2), level))
+def _flat(level: float) -> Paths:
+    return Paths(np.tile([level, 10.0], (5, 1)), np.full((5, 2), level))
 
 
 def test_targets_lie_below_the_start() -> None:
@@ -219,7 +222,7 @@ def test_verdicts() -> None:
     found = close.verdict(0.2)
     assert found.winner is None and [row.algorithm for row in found.tied] == ["storm", "sgd"]
     nobody = boards.board("x", {"sgd": 0.0001, "storm": 0.0002})
-    assert nobody.verdict(0.2) == compare.Verdict(None, ()) and nobody.hardest is None
+    assert nobody.verdict(0.2) == Verdict(None, ()) and nobody.hardest is None
     assert nobody.verdict(AVERAGE).winner.algorithm == "storm"
     untuned = boards.board("x", {"sgd": 0.01, "storm": 0.02}, tune=False)
     assert untuned.verdict(0.4).winner.kind == DEFAULT and untuned.hardest == 0.2
@@ -229,7 +232,7 @@ def test_verdicts() -> None:
 def test_nobody_wins_by_an_interval_without_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     alone = boards.board("x", {"sgd": 0.01})
     assert alone.verdict(AVERAGE).winner.algorithm == "sgd"
-    monkeypatch.setattr(compare, "estimate", lambda values, probability: Estimate(1.0, 0.0, np.inf))
+    monkeypatch.setattr(verdicts, "estimate", lambda values, probability: Estimate(1.0, 0.0, np.inf))
     found = alone.verdict(AVERAGE)
     assert found.winner is None and [row.algorithm for row in found.tied] == ["sgd"]
 
@@ -256,7 +259,7 @@ def test_who_ends_above_the_start_does_not_win() -> None:
         assert "↗ marks rows that end above F(x1) and do not compete: storm (default)" in shown
         assert "↗ theorem: constants known" in shown and "ends above the start" in shown
     both = boards.board("x", {"sgd": 0.01}, astray=("sgd",))
-    assert both.verdict(AVERAGE) == compare.Verdict(None, ()) and both.hardest is None
+    assert both.verdict(AVERAGE) == Verdict(None, ()) and both.hardest is None
     assert verdict_text(both, LAST)[0] == "nobody: all diverged or ended above the start"
 
 

@@ -68,7 +68,7 @@ def _compared(request: CompareRequest, directory: Path, *, show_bars: bool) -> C
     import jax
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
-    from normstorm.lab.compare.board import board
+    from normstorm.lab.compare.bench import board
     from normstorm.lab.compare.tables import Comparison
 
     from . import problem_specs
