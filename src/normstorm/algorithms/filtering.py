@@ -22,7 +22,7 @@ import numpy as np
 from normstorm._shared.pytrees import pytree
 
 from .estimators import GradientSample, Sampled, draw_large_batch, large_batch_key, static
-from .geometries import norm
+from .geometries import norm, squared_norm
 from .requirements import A_FINITE_SUM, NOTHING
 from .restarts import component_count, each_gradient
 
@@ -65,11 +65,6 @@ class Filter(NamedTuple):
 
 def _add(a: Tree, b: Tree, scale: Any = 1) -> Tree:
     return jax.tree.map(lambda a, b: a + scale * b, a, b)
-
-
-def _squared(tree: Tree) -> jax.Array:
-    size = norm(tree)
-    return size * size
 
 
 def _inner(a: Tree, b: Tree) -> jax.Array:
@@ -123,7 +118,7 @@ class Filtered:
         each = jax.lax.map(lambda piece: problem.grad(x, piece), pieces)
         m = jax.tree.map(lambda g: jnp.mean(g, 0), each)
         apart = jax.tree.map(lambda g, m: g - m, each, m)
-        s2 = _squared(apart) / (n - 1)
+        s2 = squared_norm(apart) / (n - 1)
         zero, flat = jnp.zeros_like(s2), jax.tree.map(jnp.zeros_like, x)
         known = Filter(m, s2 / n, s2 + s2 / n, zero + 1, zero + n, *(zero,) * 3, flat, *(zero,) * 2, flat, *(zero,) * 4)
         if self.table:
@@ -146,7 +141,7 @@ class Filtered:
         moved = length > 0
         fresh, change = self._measured(problem, x, x_prev, state, rows, moved)
         after = self._updated(state, fresh, change, step, length)
-        rejected = moved & ~(_squared(change) <= self.reject * (_squared(state.m) + state.S))
+        rejected = moved & ~(squared_norm(change) <= self.reject * (squared_norm(state.m) + state.S))
         back = state._replace(bend=jnp.maximum(4 * state.bend, jnp.nan_to_num(after.bend, nan=0, posinf=0)))
         after = _select(rejected, back, after)
         cost = self.K + jnp.where(moved, self.k, 0)
@@ -184,11 +179,11 @@ class Filtered:
         forget = jnp.minimum(0.3, jnp.maximum(jnp.maximum(jnp.minimum(0.02, 10 / n), 1 / n), f.gain))
         carried = _add(f.m, change)
         apart = jax.tree.map(jnp.subtract, fresh, carried)
-        S = f.S + forget * (_squared(apart) - f.S)
+        S = f.S + forget * (squared_norm(apart) - f.S)
         moved = length > 0
         secant = jax.tree.map(lambda c: -c / jnp.where(moved, length, 1), change)
-        moves, square = f.moves + 1, _squared(secant)
-        twist = jnp.minimum(_squared(jax.tree.map(jnp.subtract, secant, f.secant)) / 2, square)
+        moves, square = f.moves + 1, squared_norm(secant)
+        twist = jnp.minimum(squared_norm(jax.tree.map(jnp.subtract, secant, f.secant)) / 2, square)
         agree = 1 - twist / jnp.where(square > 0, square, 1)
         fall = jnp.maximum(self.bend_memory, self.quick * agree**4)
         share = jnp.maximum(jnp.where(square > f.bend, self.rise, fall), 1 / moves)
@@ -214,7 +209,7 @@ class Filtered:
         due = gains >= 1
         rounding = 64 * float(np.finfo(f.S.dtype).eps) * norm(f.m)
         noisy = jnp.sqrt(f.S) > rounding
-        excess = jnp.where(noisy, _squared(total) / (since * jnp.where(noisy, f.S, 1)), 1)
+        excess = jnp.where(noisy, squared_norm(total) / (since * jnp.where(noisy, f.S, 1)), 1)
         wrong = due & (excess > self.alarm)
         V = jnp.where(wrong, jnp.minimum(f.S, jnp.maximum(f.V, (excess - 1) * f.S / since)), f.V)
         return f._replace(
@@ -294,11 +289,11 @@ def _probe(problem: Any, x: Tree, heads: Tree, f: Filter) -> Filter:
     far = norm(x)
     r = jnp.where(jnp.isfinite(r) & (r > 0), r, 1e-3 * jnp.where(far > 0, far, 1))
     secants = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
-    square = _squared(secants) / probes
+    square = squared_norm(secants) / probes
     mean = jax.tree.map(lambda s: jnp.mean(s, 0), secants)
     spread = square
     if probes > 1:
-        spread = jnp.clip((square - _squared(mean)) * probes / (probes - 1), square / 100, square)
+        spread = jnp.clip((square - squared_norm(mean)) * probes / (probes - 1), square / 100, square)
     last = jax.tree.map(lambda s: s[-1], secants)
     seen = jnp.where(square > 0, probes, 0)
     found = {"bend": square, "spread": spread, "along": _inner(mean, u), "secant": last}

@@ -35,6 +35,12 @@ def norm(tree: Tree) -> jax.Array:
     return jnp.sqrt(sum(_squares(jnp.asarray(leaf)) for leaf in jax.tree.leaves(tree)))
 
 
+def squared_norm(tree: Tree) -> jax.Array:
+    """The square of the Euclidean norm."""
+    size = norm(tree)
+    return size * size
+
+
 def _squares(leaf: jax.Array) -> jax.Array:
     """Sum of squares. A long one is first folded, row on row: added one by one, each term waits for the one before.
 

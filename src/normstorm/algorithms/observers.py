@@ -2,10 +2,14 @@
 
 An observer is a frozen, JAX-registered dataclass with
 
-    first(problem, x, m, grads)                       -> state    after m_1 at x_1
-    note(m_prev, m, grads, weight, foreseen, state)   -> state    after m_t, t >= 2, with what is to be known of step t
-    follow(problem, before, path, notes, count, state)  -> state    after a chunk of steps, from what was written down
-    stopped(state)                                    -> whether no further step is to be made
+    first(problem, x, m, grads)                        -> state    after m_1 at x_1
+    note(m_prev, m, grads, weight, foreseen, state)    -> state    after m_t, t >= 2, with what is to be known of step t
+
+and, if it is not NoObserver,
+
+    follow(problem, before, x, m, size, noted, count, state)  -> state    after a chunk, from what was noted of it
+    told(state, schedule, its state)  -> the state of a schedule that listens to what is certified
+    stopped(state)                    -> whether no further step is to be made
 
 `weight` is that of the fresh gradient in m_t, `foreseen` the one that was known before the samples of step t: the same,
 unless the schedule looks at them first. A step notes little, and what can be measured of a chunk at once is not its
@@ -151,7 +155,9 @@ class Trajectory:
         stated = jax.vmap(problem.range)(x, moved) if self.local else None
         alpha = jnp.asarray(self.alpha, size.dtype) if noted.alpha is None else noted.alpha
         head = _squared_distances(before[1], m) if noted.head is None else noted.head
-        seen = Observed(alpha, moved, size, head, jnp.zeros(()) if noted.tail is None else noted.tail, noted.rest)
+        seen = Observed(
+            alpha, moved, size, head, jnp.zeros((), size.dtype) if noted.tail is None else noted.tail, noted.rest
+        )
 
         def block(j: Any, followed: Followed) -> Followed:
             def part(values: Any) -> Any:

@@ -22,7 +22,7 @@ from normstorm._shared.pytrees import pytree
 from normstorm._shared.summation import kahan
 
 from .estimators import GradientSample, static
-from .geometries import norm
+from .geometries import norm, squared_norm
 
 Tree = Any
 
@@ -43,11 +43,6 @@ def _zero(x: Tree) -> jax.Array:
 
 def _zero_sum(x: Tree) -> KahanSum:
     return KahanSum(_zero(x), _zero(x))
-
-
-def _squared(tree: Tree) -> jax.Array:
-    size = norm(tree)
-    return size * size
 
 
 @pytree
@@ -216,7 +211,7 @@ class MeasuredCurvature:
         stated = self.L0 + self.L1 * size
         square, count = stated * stated, state.seen
         if grads.g_prev is not None:
-            seen = _squared(jax.tree.map(jnp.subtract, grads.g_sub, grads.g_prev))
+            seen = squared_norm(jax.tree.map(jnp.subtract, grads.g_sub, grads.g_prev))
             moves = state.moved > 0
             count = count + moves
             share = jnp.where(moves, jnp.maximum(1 / jnp.maximum(count, 1), 1 / 20), 0)
@@ -242,7 +237,7 @@ class AdaGradNorm:
         return 1.0, state
 
     def step(self, t: Any, m: Tree, grads: GradientSample, state: KahanSum) -> tuple[Any, Tree]:
-        seen = state.add(_squared(grads.g))
+        seen = state.add(squared_norm(grads.g))
         return self.eta / jnp.sqrt(self.b0 * self.b0 + seen.total), seen
 
 
@@ -262,7 +257,7 @@ class Storm:
         return state[1], state
 
     def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
-        seen = state[0].add(_squared(grads.g))
+        seen = state[0].add(squared_norm(grads.g))
         eta = self.k / (self.w + seen.total) ** (1 / 3)
         return eta, (seen, jnp.minimum(1, self.c * eta * eta))
 
@@ -281,9 +276,9 @@ class StormPlus:
         return state[2], state
 
     def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
-        seen = state[0].add(_squared(grads.g))
+        seen = state[0].add(squared_norm(grads.g))
         a = (1 + seen.total) ** (-2 / 3)
-        moved = state[1].add(_squared(m) / a)
+        moved = state[1].add(squared_norm(m) / a)
         moves = moved.total > 0
         eta = jnp.where(moves, self.scale * jnp.where(moves, moved.total, 1) ** (-1 / 3), 0)
         return eta, (seen, moved, a)
@@ -319,7 +314,7 @@ class MetaStorm:
         seen, moved, a, last = state
         if self.kind == "difference":
             if grads.g_prev is not None:
-                seen = seen.add(_squared(jax.tree.map(jnp.subtract, last, grads.g_prev)))
+                seen = seen.add(squared_norm(jax.tree.map(jnp.subtract, last, grads.g_prev)))
                 a = self._weight(seen)
             last = grads.g
         return a, (seen, moved, a, last)
@@ -327,8 +322,8 @@ class MetaStorm:
     def step(self, t: Any, m: Tree, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         seen, moved, a, last = state
         if self.kind != "difference":
-            seen = seen.add(_squared(grads.g) if self.kind == "norm" else jnp.ones_like(a))
+            seen = seen.add(squared_norm(grads.g) if self.kind == "norm" else jnp.ones_like(a))
             a = self._weight(seen)
-        moved = moved.add(_squared(m))
+        moved = moved.add(squared_norm(m))
         eta = self.eta * a ** ((1 - self.p) / 2) / (self.b0 ** (1 / self.p) + moved.total) ** self.p
         return eta, (seen, moved, a, last)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -349,6 +350,19 @@ def prepare(
     return Execution(
         problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
     )
+
+
+def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[Batch]]:
+    """An execution and its batches, compiled; if a GPU's compiler refuses the kernel, then without it."""
+    execution = prepared()
+    batches = execution.begin(x)
+    try:
+        batches[0] = execution.advance(0, batches[0])
+    except Exception:
+        if not execution.config.on_chip:
+            raise
+        return start(partial(prepared, chip=False), x)
+    return execution, batches
 
 
 def _piece(chunk: int, largest: int) -> int:

@@ -21,8 +21,7 @@ from normstorm.algorithms.core import Algorithm
 from normstorm.problems.check import as_point, check_problem
 from normstorm.problems.protocol import Sampled
 
-from .execution import Execution, platform, prepare, widths
-from .gpu.kernel import started
+from .execution import Execution, platform, prepare, start, widths
 from .loop import Batch
 from .results import Trace
 
@@ -80,8 +79,7 @@ def run(
     check_problem("run", problem, x)
     average = validate.flag("run", "average", average)
     kept: dict[str, Any] = {"records": records, "candidates": candidates, "average": average, "width": width}
-    execution: Execution
-    execution, batches = started(partial(prepare, problem, algorithm, x, steps, todo, **kept), x)
+    execution, batches = start(partial(prepare, problem, algorithm, x, steps, todo, **kept), x)
     keeper = None
     if checkpoint is not None:
         keeper = Keeper(checkpoint, {**execution.identity(x), "fingerprint": fingerprint}, checkpoint_seconds)

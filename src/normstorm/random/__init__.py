@@ -26,8 +26,9 @@ import numpy as np
 from jax import lax
 from jax.lax import bitcast_convert_type
 
-from normstorm._shared.elementary import DEGREES, cosine, minus_log, sine_ratio, small_whole
 from normstorm._shared.jax_internals import apart, custom_vmap, define_prng_impl
+
+from .elementary import DEGREES, cosine, minus_log, sine_ratio, small_whole
 
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 U32 = np.uint32

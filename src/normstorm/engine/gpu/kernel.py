@@ -109,19 +109,6 @@ def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, f
     return True
 
 
-def started(prepared: Callable[..., Any], x: Tree) -> tuple[Any, list[Batch]]:
-    """An execution and its batches, compiled; if a GPU's compiler refuses the kernel, then without it."""
-    execution = prepared()
-    batches = execution.begin(x)
-    try:
-        batches[0] = execution.advance(0, batches[0])
-    except Exception:
-        if not execution.config.on_chip:
-            raise
-        return started(partial(prepared, chip=False), x)
-    return execution, batches
-
-
 def _written(problem: Any, algorithm: Algorithm, config: ExecutionConfig) -> tuple[Tree, Callable[..., Taken]]:
     """Numbers that become inputs of the kernel, and a step as a function of them; of some problems JAX knows none."""
     unknown = jax.tree_util.all_leaves([problem])
