@@ -44,11 +44,13 @@ class Oracle:
     batches: tuple[int, int] = (1, 1)
     samples: tuple[int, int] = (1, 1)
     constants: Vector | None = None
-    steady: bool = False
+    settled: float | None = None  # the w that is kept, if it is known before the run
+    length: int = 1  # of a block that is not cut short
     alone: bool = False  # every step is a block
     steps: list[Step] = field(default_factory=list)
     w: list[float] = field(default_factory=list)
     sure: float = 0.0
+    astray: list[float] = field(default_factory=list)  # of every step of little weight, length times error
     costs: list[list[float]] = field(default_factory=list)
     p: list[float] = field(default_factory=list)
     squares: float = 0.0
@@ -76,6 +78,10 @@ class Oracle:
             return min(self.w[s], 1.0)
         return self.w[s] - (1 - self.steps[s + 1].a) * self.w[s + 1]
 
+    def counts(self, s: int) -> bool:
+        """Whether a step that others followed has at least half of its due weight."""
+        return self.theta(s) >= self.steps[s + 1].a * self.w[s + 1] / 2
+
     def errors(self) -> float:
         share = self.theta(len(self.w) - 1) / self.w[-1]
         return min(
@@ -97,8 +103,10 @@ class Oracle:
         g = near + moved * (L0 + L1 * near)
         path = [*(s.moved for s in self.steps[1:]), moved]
         if all(length * L1 <= 1 for length in path):
-            rate = max(length / self.theta(s) for s, length in enumerate(path))
-            D = gap + L0 / 2 * math.fsum(length**2 for length in path) + 2 * rate * self.errors()
+            last = len(path) - 1
+            rate = max(length / self.theta(s) for s, length in enumerate(path) if s == last or self.counts(s))
+            far = math.fsum(self.astray) + rate * self.errors()
+            D = gap + L0 / 2 * math.fsum(length**2 for length in path) + 2 * far
             g = min(g, L1 * D + math.sqrt((L1 * D) ** 2 + 2 * L0 * D))
         return g
 
@@ -122,23 +130,26 @@ class Oracle:
         ranges, sure, w_old, first = self.ranges(block), self.sure, self.w[-1], None
         seen, prices = [], []  # of every step: w, squares, what it pays for not being seen, whether it is as the first
         before, lost = self.steps[-1].m, 0.0
-        added, kept, level = 0.0, 1.0, 0.0
+        added, kept, level, begun = 0.0, 1.0, 0.0, len(self.steps)
+        room = 1.0 if self.alone else 1.15
         for step, (spread, off, change) in zip(block, ranges, strict=True):
             a = step.a
-            w = w_old if self.steady else min(1 / a, w_old / max(1 - a, 0.5))
+            w = min(1 / a if self.settled is None else self.settled, w_old / max(1 - a, 0.5))
             share = 1 - (1 - a) * w / w_old
             prices.append(min(-SIGMA * math.log(1 - share), share) if share < 1 else 1.0)
             turn, own = (1 - a) / k, a / K
             heads = head * (2 * turn * change + own * off)
             tails = tail * own * off
             most = len(step.here) * heads + len(step.others) * tails
+            if first is None and self.settled is not None:
+                room *= min(self.settled / w, max(1 - a, 0.5) ** (1 - self.length))
             if first is None:
                 highest = sure if self.alone else max(1.15 * most / a, sure)
             bar = highest + lost
             R = w * max(head * (turn * change + own * spread), tail * own * spread)
             r = heads + head * ((turn + own) * change + own * bar)
             r = w * max(r, tails + tail * own * (change + bar))
-            first = first or ((R, r) if self.alone else (1.15 * R, 1.15 * r))
+            first = first or (room * R, room * r)
             far = []
             for b, pairs in (
                 (head, zip(step.here, step.there, strict=True)),
@@ -149,7 +160,7 @@ class Oracle:
                     y = [b * (t * (u - v) + own * u) for u, v in zip(g, old, strict=True)]
                     far.append(distance(y, [b * own * m for m in before]) ** 2)
             fine = first[0] >= R and first[1] >= r and (self.alone or highest >= most / a) and all(s[3] for s in seen)
-            seen.append((w, w * w * math.fsum(far), w * most, fine))
+            seen.append((w, w * w * math.fsum(far), w * most, fine, most / a))
             rest = 0.0 if step.lost is None else math.hypot(*step.lost)
             for costs in self.costs:
                 costs.append(w * rest)
@@ -157,6 +168,8 @@ class Oracle:
             added, kept, level = added + most + rest, kept * (1 - min(a, 0.999)), max(level, (most + rest) / a)
             self.steps.append(step)
             self.w.append(w)
+        farthest = max(sure, max(own for *_, own in seen)) + lost
+        self.astray += [s.moved * farthest for i, s in enumerate(block) if not self.counts(begun - 1 + i)]
         self.sure = min(level + kept * max(sure - level, 0.0), sure + added)
         self.charge(block[0].a, prices, first, seen)
 
@@ -172,7 +185,7 @@ class Oracle:
             each = 1 / (2 * p) + linear(lam, 1, first[1])
             costs += [price * p for price in prices]
             costs += [max(p - p_old, 0.0)]
-            costs += [each * squares if observed and fine else surely for _, squares, surely, fine in seen]
+            costs += [each * squares if observed and fine else surely for _, squares, surely, fine, _ in seen]
             self.p[j] = p
         new = min(1.0, max(n / t, 0.01 * n))
         self.squares = (1 - new) * self.squares + new * math.fsum(squares for _, squares, *_ in seen) / n

@@ -91,11 +91,11 @@ class Trajectory:
     closure    constants from which ranges follow, or None
     first_w    w_1
     alpha      the weight of every step, and length   its length, if they are the same
+    settled    the w that is kept once it is reached, if that is known before the run, or None
     target     the run ends when the bound of the average is at most this; None: it does not
     cut        pieces of a step
     local      whether the problem states ranges (`problem.range`)
     surprised  whether a weight may differ from the one that was foreseen
-    steady     whether w stays as it is
     block      steps that are followed together
     """
 
@@ -104,11 +104,11 @@ class Trajectory:
     first_w: Any
     alpha: Any
     length: Any
+    settled: Any
     target: Any
     cut: Layout = field(metadata=STATIC)
     local: bool = field(metadata=STATIC)
     surprised: bool = field(metadata=STATIC)
-    steady: bool = field(metadata=STATIC)
     block: int = field(metadata=STATIC)
 
     def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Watched:
@@ -166,7 +166,7 @@ class Trajectory:
             known = None if stated is None else trajectory.from_problem(*part(stated))
             steps = jnp.minimum(count - j * n, n)
             after = trajectory.follow_block(
-                jnp, fixed, self.cut, self.closure, known, followed, part(seen), steps, self.steady
+                jnp, fixed, self.cut, self.closure, known, followed, part(seen), steps, self.settled
             )
             return _cast(after, size.dtype)
 
@@ -296,7 +296,10 @@ def follow(
         refuse(who, "range", "finite at x", spread)
     estimator, schedule = algorithm.estimator, algorithm.schedule
     alpha = float(getattr(schedule, "alpha", steps ** (-2 / 3)))
-    first_w = 1 / alpha if hasattr(schedule, "alpha") else 1.0
+    settled = 1 / alpha if isinstance(schedule, (Constant, Halving)) else None
+    first_w = 1.0 if settled is None else settled
+    if isinstance(schedule, Constant):
+        first_w = trajectory.first_weight(alpha, steps)
     foresee = getattr(schedule, "foreseen", None)
     cut, samples = WHOLE, getattr(estimator, "first_batch", estimator.K)
     if not isinstance(estimator, TwoBatch) and max(estimator.K, samples) > 1:
@@ -312,11 +315,11 @@ def follow(
         first_w,
         alpha=None if always is None else always.alpha,
         length=always.eta if always is not None and equal else None,
+        settled=settled,
         target=target,
         cut=cut,
         local=stated is not None,
         surprised=foresee is not None and foresee(schedule.init(x)) is not None,
-        steady=isinstance(schedule, (Constant, Halving)),
         block=1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS)))) if target is None else 1,
     )
     return replace(algorithm, estimator=estimator, observer=watch)

@@ -17,7 +17,7 @@ from normstorm.engine.results import Trace
 from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import round_up
-from normstorm.theory.trajectory import average_bound
+from normstorm.theory.trajectory import average_bound, steps_to_settle
 
 Tree = Any
 BATCH, SUB_BATCH = 100, 30  # of a run that ends when its certificate reaches a target
@@ -103,5 +103,8 @@ def certificate_of(algorithm: Algorithm, trace: Trace, confidence: float, reason
     sources = [
         name for name, used in (("the constants", watch.closure), ("the problem's own method", watch.local)) if used
     ]
-    weights = "all with the same weight" if isinstance(algorithm.schedule, Constant) else "with weights near 1"
+    weights = "with weights near 1"
+    if isinstance(algorithm.schedule, Constant):
+        begins = steps_to_settle(watch.first_w, algorithm.schedule.alpha)
+        weights = "all with the same weight" + (f" but the first {begins}, which have less or none" if begins else "")
     return TrajectoryCertificate(bounds[0], bounds, confidence, " and ".join(sources), weights, int(taken[0]))

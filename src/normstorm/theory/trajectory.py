@@ -47,6 +47,7 @@ STEP_ROUNDING = 4  # units for the few operations of one step
 BLOCK = 32  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
 LEAST_BLOCKS = 256
 SLACK = 1.15  # ranges in a block may be so many times those of its first step
+BURN, BURN_SHARE = 3.0, 0.02  # w_1 is exp(-BURN) times the settled one, if that takes at most this share of the steps
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 TINY = 1e-30
 
@@ -150,6 +151,20 @@ def instances(
     )
 
 
+def first_weight(alpha: float, steps: int) -> float:
+    """w_1, if all steps have the weight alpha: small enough that the first error counts little.
+
+    While w grows to 1/alpha, steps have no weight in the average.
+    """
+    return math.exp(-min(BURN, BURN_SHARE * alpha * steps)) / alpha
+
+
+def steps_to_settle(first_w: float, alpha: float) -> int:
+    """Steps of less weight than the others, if all have the weight alpha in the estimate."""
+    once = -math.log1p(-min(alpha, 0.5))
+    return max(0, math.ceil(-math.log(first_w * alpha) / once - 1e-9))
+
+
 def noise_levels(closure: Closure | None, spread: float) -> tuple[float, float]:
     """The distances for which instances are made: that at the start, and that at gradients which a closure allows."""
     if closure is None:
@@ -168,11 +183,12 @@ class Followed(NamedTuple):
     weight       the sum of theta_s over s < t
     norms        the sum of theta_s ||m_s|| over s < t
     curve        the sum of squared steps
+    astray       the sum of steps times sure bounds of the error, over steps of little or no weight
     lost         what rounding took from these four (Kahan)
     size         ||m_t||
     square       running mean of w_s^2 times the observed squares of a step
     sure         a sure bound of ||m_t - grad F(x_t)||
-    rate         the largest step over theta of its step, infinite after a step above 1/L1, which ends descent
+    rate         the largest step over theta of its step, of the others; infinite after one above 1/L1, where F may rise
     t            steps that were followed
     """
 
@@ -182,6 +198,7 @@ class Followed(NamedTuple):
     weight: Any
     norms: Any
     curve: Any
+    astray: Any
     lost: Any
     size: Any
     square: Any
@@ -223,6 +240,7 @@ def follow_first_step(
         weight=zero,
         norms=zero,
         curve=zero,
+        astray=zero,
         lost=(0 * p, zero, zero, zero),
         size=size,
         square=zero,
@@ -252,7 +270,8 @@ def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, mo
     """
     first, path = moved[0], _sums(xp, moved)
     rate = xp.maximum(followed.rate, first / last_weight(xp, followed))
-    gap = c.gap + c.L0 / 2 * (followed.curve + first * first) + 2 * rate * errors(xp, fixed, followed)
+    wandered = followed.astray + rate * errors(xp, fixed, followed)
+    gap = c.gap + c.L0 / 2 * (followed.curve + first * first) + 2 * wandered
     low = c.L1 * gap + xp.sqrt(c.L1 * c.L1 * gap * gap + 2 * c.L0 * gap)
     near = followed.size + last_error(xp, fixed, followed)
     g = xp.minimum(xp.where(low < math.inf, low, math.inf), near + first * (c.L0 + c.L1 * near))
@@ -301,14 +320,18 @@ def _after(xp: Any, first: Any, values: Any) -> Any:
     return xp.concatenate([xp.asarray(first)[None], values[:-1]])
 
 
-def _weights(xp: Any, old: Followed, a: Any, unit: Any) -> Any:
+def _weights(xp: Any, old: Followed, a: Any, settled: Any, like: Any) -> Any:
     """w_s = min(1/a_s, w_{s-1}/(1 - a_s)), but at most twice w_{s-1}, for all steps at once.
 
-    That is the smallest of w_t and of 1/a_j, j <= s, each divided by all 1 - a_i that came since.
+    That is the smallest of w_t and of 1/a_j, j <= s, each divided by all 1 - a_i that came since. With `settled` in the
+    place of all 1/a_j it is known before the run, if a_s is the same in every step, or w_1 is `settled`.
     """
-    grown = _sums(xp, -xp.log1p(-xp.minimum(a, 0.5)))
+    count, once = xp.arange(1, like.shape[0] + 1), -xp.log1p(-xp.minimum(a, 0.5))
+    guarded = 1 - GUARD * _unit(xp, like) * count
+    if settled is not None:
+        return xp.minimum(settled, guarded * old.w * xp.exp(once * count))
+    grown = _sums(xp, once)
     known = -_largest(xp, _after(xp, -xp.log(old.w), xp.log(a) + grown))
-    guarded = 1 - GUARD * unit * xp.arange(1, a.shape[0] + 1)
     return xp.minimum(1 / a, guarded * xp.exp(grown + known))
 
 
@@ -333,13 +356,12 @@ class Terms(NamedTuple):
 
 
 def block_terms(
-    xp: Any, fixed: Instances, cut: Layout, ranges: Ranges, old: Followed, seen: Observed, steady: bool
+    xp: Any, fixed: Instances, cut: Layout, ranges: Ranges, old: Followed, seen: Observed, settled: Any
 ) -> Terms:
     """Of every step from what is known before its samples are: numbers of the block from those of its first step."""
-    a, eps = seen.alpha, _unit(xp, seen.size)
-    unit = STEP_ROUNDING * eps
-    w = old.w if steady else _weights(xp, old, a, eps)
-    w_prev = old.w if steady else _after(xp, old.w, w)
+    a, unit = seen.alpha, STEP_ROUNDING * _unit(xp, seen.size)
+    w = _weights(xp, old, a, settled, seen.size)
+    w_prev = _after(xp, old.w, w)
     # w_{s-1} - (1 - a_s) w_s without cancellation, rounded down: a smaller theta is as true.
     theta = xp.maximum(w_prev - w + a * w - unit * (abs(w_prev - w) + a * w), 0.0)
     price = contraction(xp, theta / w_prev)
@@ -357,7 +379,8 @@ def block_terms(
     head_r = head_off + cut.head * ((pair + fresh) * ranges.change + fresh * sure)
     tail_r = tail_off + cut.tail * fresh * (ranges.change + sure)
     R, r = w * xp.maximum(head_R, tail_R), w * xp.maximum(head_r, tail_r)
-    most_R, most_r = slack * _at_first(R), slack * _at_first(r)
+    room = slack if settled is None else slack * xp.max(w) / w[0]  # how w grows is then known before the run
+    most_R, most_r = room * _at_first(R), room * _at_first(r)
     good = _first(xp, ~((most_R >= R) & (most_r >= r) & (alone | (highest >= level))))
     # Where w grows nothing is paid for p, and the weight of a later step counts.
     wanted = xp.sqrt(old.square / (2 * xp.maximum(_at_first(price), CONTRACTION * _at_first(a))))
@@ -377,16 +400,16 @@ def follow_block(
     old: Followed,
     seen: Observed,
     count: Any,
-    steady: bool = False,
+    settled: Any = None,
 ) -> Followed:
     """After the first `count` >= 1 steps of a block; what is given of the others does not matter.
 
-    Ranges come from constants, from the problem, or both. If `steady`, w stays as it is. Numbers may stand for arrays
-    of equal numbers.
+    Ranges come from constants, from the problem, or both. `settled` is the w that is kept once it is reached, if that
+    is known before the run. Numbers may stand for arrays of equal numbers.
     """
     known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved)]
     known = known if stated is None else [*known, stated]
-    terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, steady)
+    terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, settled)
     a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
     rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(moved.shape[0])
 
@@ -408,14 +431,18 @@ def follow_block(
     curve, curve_lost = _kahan(xp, old.curve, old.lost[3], total(moved * moved))
     share = xp.minimum(xp.maximum(count / (old.t + count - 1), FORGETS * count), 1.0)
     L1, kept = 0.0 if closure is None else closure.L1, total(xp.log1p(-xp.minimum(a, 0.999)))
-    rate = xp.maximum(old.rate, largest(moved / xp.maximum(theta, TINY)))
+    counts = theta >= a * w / 2
+    rate = xp.maximum(old.rate, largest(xp.where(counts, moved / xp.maximum(theta, TINY), 0.0)))
+    farthest = xp.maximum(old.sure, largest(terms.level)) + total(rest)
+    astray = old.astray + total(xp.where(counts, 0.0, moved)) * farthest
     return Followed(
-        w=w if steady else w[count - 1],
+        w=w[count - 1],
         p=p,
         paid=paid,
         weight=weight,
         norms=norms,
         curve=curve,
+        astray=xp.where(astray < math.inf, astray, math.inf),
         lost=(paid_lost, weight_lost, norms_lost, curve_lost),
         size=seen.size[count - 1],
         square=(1 - share) * old.square + share * (total(squares) / count),
