@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from normstorm.theory import trajectory as ours
-from normstorm.theory.trajectory import Closure, Layout, Observed, Ranges
+from normstorm.theory.trajectory import Closure, Layout, Observed, Ranges, blocks
+from normstorm.theory.trajectory.bound import last_error
 
 CUT = Layout(K=5, k=3, heads=1, head=3, tails=1, tail=2, firsts=4, first=1)
 unit, positive = st.floats(0, 1), st.floats(-3, 3).map(lambda e: 10.0**e)
@@ -20,20 +21,20 @@ unit, positive = st.floats(0, 1), st.floats(-3, 3).map(lambda e: 10.0**e)
 @given(unit, positive, positive)
 def test_contraction(share, u, p):
     left = math.hypot((1 - share) * u, p)
-    assert left <= (math.hypot(u, p) - share * u + float(ours.contraction(np, share)) * p) * (1 + 1e-12) + 1e-13 * u
+    assert left <= (math.hypot(u, p) - share * u + float(blocks.contraction(np, share)) * p) * (1 + 1e-12) + 1e-13 * u
 
 
 def test_contraction_is_sharp():
     share, p, t = 1e-4, 1.0, math.sqrt((math.sqrt(5) - 1) / 2)
     lost = math.hypot((1 - share) * t, p) - math.hypot(t, p) + share * t
-    assert lost < ours.CONTRACTION * share * (1 + share) and ours.CONTRACTION == followed.SIGMA
-    assert lost == pytest.approx(float(ours.contraction(np, share)), rel=1e-3)
+    assert lost < blocks.CONTRACTION * share * (1 + share) and blocks.CONTRACTION == followed.SIGMA
+    assert lost == pytest.approx(float(blocks.contraction(np, share)), rel=1e-3)
 
 
-@given(st.floats(0.001, ours.SURELY), st.floats(-1, 1e3))
+@given(st.floats(0.001, blocks.SURELY), st.floats(-1, 1e3))
 def test_observed_squares(x, z):
     """exp(x z - psi z^2) <= 1 + x z, with what the formulas have for psi(x)."""
-    psi = x * x * float(ours._per_square(np, 1.0, x))
+    psi = x * x * float(blocks.per_square(np, 1.0, x))
     assert psi >= -math.log1p(-x) - x
     assert math.exp(max(x * z - psi * z * z, -700)) <= (1 + x * z) * (1 + 1e-12) + 1e-300
 
@@ -156,7 +157,7 @@ def test_a_large_step_ends_descent():
     assert far.spread[0] < math.inf and set(far.spread[1:]) == set(far.change[1:]) == {math.inf}
     stated = ours.from_problem(np.ones(2), np.ones(2))
     later = ours.follow_block(np, fixed, ours.WHOLE, closure, stated, start, one_step(0.51), 1)
-    near = 1 + float(ours.last_error(np, fixed, later))
+    near = 1 + float(last_error(np, fixed, later))
     g = near + 0.1 * (1.0 + 2.0 * near)  # the other bound is left, which knows m_t alone
     assert ranges(closure, later, 0.1).spread == pytest.approx(0.5 + 0.1 * g)
     plain = Closure(1.0, 0.0, 0.5, 0.0, 1.0, 1.0)  # needs no gradient, hence no descent
@@ -184,7 +185,7 @@ def test_weights_are_those_of_the_recursion(alphas, w, kind, equal):
     settled = 1 / a[0] if equal else None
     w = min(w, float(settled)) if equal else w
     state = ours.Followed(*(None,) * 13)._replace(w=a.dtype.type(w))
-    found = ours._weights(np, state, a[0] if equal else a, settled, a)
+    found = blocks.weights_of_errors(np, state, a[0] if equal else a, settled, a)
     for x, now in zip(a.tolist(), found.tolist(), strict=True):
         expected = min(1 / x, w / max(1 - x, 0.5))
         assert now == pytest.approx(expected, rel=1e-9 if kind == "f8" else 8e-3)

@@ -30,17 +30,7 @@ from normstorm._shared.pytrees import STATIC, dimension, pytree
 from normstorm._shared.validate import OPEN_UNIT, POSITIVE, number, refuse, whole
 from normstorm.theory import trajectory
 from normstorm.theory.constants import Constants
-from normstorm.theory.trajectory import (
-    BLOCK,
-    LEAST_BLOCKS,
-    WHOLE,
-    Closure,
-    Followed,
-    Instances,
-    Layout,
-    Observed,
-    Ranges,
-)
+from normstorm.theory.trajectory import WHOLE, Closure, Followed, Instances, Layout, Observed, Ranges
 
 from .averaging import NoAveraging
 from .estimators import Corrected, GradientSample, LargeFirstBatch, TwoBatch
@@ -299,7 +289,7 @@ def follow(
     settled = 1 / alpha if isinstance(schedule, (Constant, Halving)) else None
     first_w = 1.0 if settled is None else settled
     if isinstance(schedule, Constant):
-        first_w = trajectory.first_weight(alpha, steps)
+        first_w = trajectory.opening_weight(alpha, steps)
     foresee = getattr(schedule, "foreseen", None)
     cut, samples = WHOLE, getattr(estimator, "first_batch", estimator.K)
     if not isinstance(estimator, TwoBatch) and max(estimator.K, samples) > 1:
@@ -320,7 +310,7 @@ def follow(
         cut=cut,
         local=stated is not None,
         surprised=foresee is not None and foresee(schedule.init(x)) is not None,
-        block=1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS)))) if target is None else 1,
+        block=trajectory.block_length(steps) if target is None else 1,
     )
     return replace(algorithm, estimator=estimator, observer=watch)
 
