@@ -11,6 +11,7 @@ from typing import Any
 
 DOCS = Path(__file__).parents[1] / "docs"
 RESULTS = Path(__file__).parent / "results"
+LONG = 100  # rows of a table whose columns are named once
 ASTRAY = "↗ "  # before figures of a setting that ends above F(x_1)
 
 
@@ -27,9 +28,38 @@ def publish(out: Path, report: dict[str, Any], page: str, name: str, table: str)
     """Write a report with its date, and its table into a page."""
     dated = {"date": datetime.date.today().isoformat(), **report}
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(dated, indent=2) + "\n", encoding="utf-8")
+    out.write_text(stored(dated), encoding="utf-8")
     fill(page, name, table)
     print(f"written: {out}")
+
+
+def stored(report: dict[str, Any]) -> str:
+    """The text of a report's file. Of a long table the columns are named once, and every row has a line."""
+    parts = []
+    for name, value in report.items():
+        text = json.dumps(value, indent=2).replace("\n", "\n  ")
+        if (
+            isinstance(value, list)
+            and len(value) >= LONG
+            and all(isinstance(row, dict) and row.keys() == value[0].keys() for row in value)
+        ):
+            lines = ",\n      ".join(json.dumps(list(row.values())) for row in value)
+            text = f'{{\n    "columns": {json.dumps(list(value[0]))},\n    "rows": [\n      {lines}\n    ]\n  }}'
+        parts.append(f"  {json.dumps(name)}: {text}")
+    return "{\n" + ",\n".join(parts) + "\n}\n"
+
+
+def _is_table(rows: list[Any]) -> bool:
+    return all(isinstance(row, dict) and row.keys() == rows[0].keys() for row in rows)
+
+
+def loaded(file: Path) -> dict[str, Any]:
+    """A report as it was before it was stored."""
+    report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    for name, value in report.items():
+        if isinstance(value, dict) and value.keys() == {"columns", "rows"}:
+            report[name] = [dict(zip(value["columns"], row, strict=True)) for row in value["rows"]]
+    return report
 
 
 def engine_table(report: dict[str, Any]) -> str:

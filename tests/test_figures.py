@@ -1,6 +1,5 @@
 """The pages show the committed figures and nothing else."""
 
-import json
 from pathlib import Path
 
 import boards
@@ -40,8 +39,16 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:
-    report = json.loads((ROOT / "benchmarks" / "results" / f"{file}.json").read_text(encoding="utf-8"))
+    report = pages.loaded(ROOT / "benchmarks" / "results" / f"{file}.json")
     assert between(page, name) == getattr(pages, table)(report)
+
+
+def test_a_report_is_read_as_it_was_stored(tmp_path: Path) -> None:
+    rows = [{"a": i, "b": [None, {"c": i / 3}]} for i in range(pages.LONG)]
+    report = {"date": "2026", "long": rows, "short": rows[:2], "mixed": [*rows, {"a": 1}], "numbers": [1] * 200}
+    (tmp_path / "x.json").write_text(pages.stored(report), encoding="utf-8")
+    assert pages.loaded(tmp_path / "x.json") == report
+    assert (tmp_path / "x.json").read_text(encoding="utf-8").count('"b"') == 1 + 2 + len(rows)
 
 
 def test_tables_of_a_comparison_mark_what_ends_above_the_start() -> None:
