@@ -14,7 +14,7 @@ QUIETER = (1.6, 0.5, 0.15, 0.04)  # instances: the noise is so many times that f
 ROOM = 6.0  # B is so many times the least one for that
 FIRST_SHARE = 0.25  # of delta, for the first batch
 ROUNDING = 64  # units in the last place by which a bound is raised, and one for every 32 numbers of a sum
-BURN, BURN_SHARE = 3.0, 0.02  # w_1 is exp(-BURN) times the settled one, if that takes at most this share of the steps
+BURN, BURN_SHARE = 2.0, 0.02  # w_1 is exp(-BURN) times the settled one, if that takes at most this share of the steps
 TINY = 1e-30
 
 
