@@ -13,6 +13,7 @@ from normstorm.algorithms.spider import spider_2
 from normstorm.engine import run
 from normstorm.engine.recording import choose_iterates, record_schedule
 from normstorm.engine.results import Trace
+from normstorm.problems import get
 from normstorm.random import seed_words, step_key
 
 D, STEPS = 10, 200
@@ -170,8 +171,10 @@ def test_diverged_seeds_are_reported_and_stay(average: bool) -> None:
     assert alone.diverged_at[0] == result.diverged_at[diverged][0]
 
 
-def test_a_start_that_is_not_finite_diverges_at_once() -> None:
-    result = run(Toy(D), STORM, X1 * np.nan, STEPS, 2)
+def test_a_start_that_is_not_finite_is_refused_and_one_that_overflows_diverges_at_once() -> None:
+    with pytest.raises(ValueError, match=r"^run: x0 must be finite numbers; got nan in x0, row 0 \(in "):
+        run(Toy(D), STORM, X1 * np.nan, STEPS, 2)
+    result = run(get("quartic", dim=D), STORM, X1 * 1e200, STEPS, 2)
     assert (result.diverged_at == 1).all()
     assert (result.cost == 1).all()
 

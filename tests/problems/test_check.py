@@ -213,7 +213,7 @@ def test_a_cauchy_tail_raises_no_alarm() -> None:
 @pytest.mark.parametrize(
     "parts",
     [
-        {"grad": lambda x, b: jnp.log(x) + 0 * b[0], "full_grad": lambda x: 2 * jnp.log(x)},  # not defined near x0
+        {"grad": lambda x, b: jnp.log(0.1 + x) + 0 * b[0], "full_grad": lambda x: jnp.log(0.1 + x)},  # not near x0
         {"grad": lambda x, b: jnp.sign(x) + b[0], "full_grad": lambda x: jnp.where(x >= 0, 1.0, -1.0)},  # a kink at 0
         {"sample": lambda key, n: jax.random.choice(key, 5, (n,), replace=False), "size": 5, "grad": lambda x, b: x}
         | {"full_grad": lambda x: x},
@@ -224,6 +224,36 @@ def test_a_cauchy_tail_raises_no_alarm() -> None:
 )
 def test_odd_problems_are_taken(parts: dict[str, Any]) -> None:
     check_problem("run", Own(**parts), jnp.zeros(3))
+
+
+def test_numbers_that_are_not_finite_at_the_start() -> None:
+    problem = Own(grad=lambda x, b: jnp.log(x) + 0 * b[0], full_grad=None)
+    words = "run: problem must have finite gradients at x0; got one that is not finite, of the first 8 samples"
+    assert refused(problem, jnp.zeros(3)) == words
+
+    class Mine(FiniteSum):
+        def __init__(self, rows: Any) -> None:
+            self.data = rows
+
+        def loss(self, x: Any, row: Any) -> jax.Array:
+            return jnp.log(row + 1) @ x
+
+    words = "run: problem must have finite losses and gradients at x0; got a loss that is not finite, of row 4"
+    assert refused(Mine(np.where(np.arange(9)[:, None] == 4, -1.0, FIXED[:9] ** 2))) == words
+    assert refused(Mine(np.where(np.arange(9)[:, None] >= 4, -1.0, FIXED[:9] ** 2))) == words + " (and of 4 more rows)"
+    check_problem("run", Mine(FIXED[:9] ** 2), X)
+
+
+def test_finite_numbers_are_looked_for_in_every_object_of_a_class() -> None:
+    """One that passed says nothing of the numbers of the next."""
+
+    def loss(x: Any, row: Any) -> jax.Array:
+        return jnp.sqrt(row @ x)
+
+    rows = np.ones((6, 3))
+    check_problem("run", from_loss(loss, rows, np.ones(3)), np.ones(3))
+    words = "run: problem must have finite losses and gradients at x0; got a gradient that is not finite, of row 2"
+    assert refused(from_loss(loss, rows * (np.arange(6) != 2)[:, None], np.ones(3)), np.ones(3)) == words
 
 
 @pytest.mark.parametrize("problem", [Toy(3), Toy(3, s0=30.0), Toy(3, s0=0.0, s1=5.0), rows()])
@@ -319,6 +349,8 @@ def test_numbers_in_lists_stay_if_the_problem_takes_them() -> None:
         ([[0.0, 1.0], [2.0]], "run: x0 must be an array; got lists of different lengths"),
         ([0.0, [1.0]], "run: x0 must be an array; got lists of different lengths"),
         (np.ones(0), "run: x0 must hold at least one number; got none"),
+        ([0.0, np.nan], "run: x0 must be finite numbers; got nan in x0, row 1"),
+        ({"w": np.array([[0, np.inf]])}, "run: x0 must be finite numbers; got inf in x0['w'], row 0, column 1"),
     ],
 )
 def test_points_that_are_refused(x0: Any, sentence: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from normstorm.problems import Problem, base, from_loss, get, load
+from normstorm.problems.user import as_problem
 from normstorm.theory.constants import Constants
 
 KNOWN = Constants(L0=1.0, L1=0.0, sigma0=1.0, sigma1=0.0, gap=1.0)
@@ -140,11 +141,21 @@ TEXT = "id,a,y,name\n1,0.5,2,one\n2,1.5,3,two"
             "such as {name: data[name] for name in data.dtype.names} or np.column_stack of the columns; "
             "got a structured array with the fields c0, c1, c2, c3, c4, c5, c6, c7, ...",
         ),
-        ((np.eye(2), np.array(["a", "b"])), "with text and the like left out or encoded; got the type <U1"),
-        (np.array([[1, "a"], [2.0, None]], object), "with text and the like left out or encoded; got the type object"),
+        (
+            (np.eye(2), np.array(["a", "b"])),
+            "labels as np.unique(labels, return_inverse=True)[1]; got text in data[1], such as 'a'",
+        ),
+        (
+            (np.eye(2), ["no", "yes"]),
+            "labels as np.unique(labels, return_inverse=True)[1]; got text in data[1], such as 'no'",
+        ),
+        (
+            np.array([[1, "a"], [2.0, None]], object),
+            "with text and the like left out or encoded; got the type object in data",
+        ),
         (
             {"day": np.array(["2024-01-01"], "datetime64[D]")},
-            "with text and the like left out or encoded; got the type datetime64[D]",
+            "with text and the like left out or encoded; got the type datetime64[D] in data['day']",
         ),
     ],
 )
@@ -159,6 +170,94 @@ def test_the_columns_of_a_structured_array_serve() -> None:
     data = {name: table[name] for name in table.dtype.names}
     problem = from_loss(lambda x, row: (row["a"] * x[0] - row["y"]) ** 2, data, start=[0.0])
     assert problem.start().shape == (1,) and float(problem.value(problem.start())) == 6.5
+
+
+def with_nan(*place):
+    table = np.ones((5, 2))
+    for one in place:
+        table[one] = np.nan
+    return table
+
+
+MASKED = np.ma.masked_invalid(with_nan((3, 1), (4, 0)))
+SHAPES = "loss must run for x and one sample, of the shapes (2,) and "
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"data": (with_nan((3, 1)), np.ones(5))}, "data must be finite numbers; got nan in data[0], row 3, column 1"),
+        (
+            {"data": {"a": with_nan((1, 0), (4, 1)), "b": np.ones(5)}},
+            "got nan in data['a'], row 1, column 0 (in 2 of 5 rows something is not finite)",
+        ),
+        ({"data": (np.ones((5, 2)), [1, 2, -np.inf, 4, 5])}, "data must be finite numbers; got -inf in data[1], row 2"),
+        (
+            {"data": (MASKED, np.ones(5))},
+            "data must have no masked entries, fill them or leave out their rows; got 2 in data[0], the first in row 3,"
+            " column 1",
+        ),
+        ({"data": (np.ones((5, 0)),)}, "data must have numbers in every row; got the shape [0] (5, 0)"),
+        ({"data": ([[1.0, 2.0], [3.0]], [1, 2])}, "data must be arrays of numbers; got lists of different lengths"),
+        (
+            {"data": lambda key, n: jnp.full((n, 2), jnp.inf)},
+            "must be finite numbers; got inf in samples, row 0, c",
+        ),
+        ({"start": [0.0, np.nan]}, "start must be finite numbers; got nan in start, row 1"),
+        (
+            {"loss": lambda x, a, b: (a @ x - b) ** 2},
+            "loss must be a function of x and one sample, loss(x, row), where row may have parts; got loss(x, a, b)",
+        ),
+        ({"loss": lambda x: x @ x}, "where row may have parts; got loss(x)"),
+        ({"loss": lambda x, row: (x - row[1]) ** 2}, "loss must return one number for one sample; got the shape (2,)"),
+        (
+            {"loss": lambda x, row: (x[:1] - row[1]) ** 2},
+            "must return one number for one sample; got the shape (1,",
+        ),
+        (
+            {"loss": lambda x, row: (x[0], x[1])},
+            "one number for one sample; got the shape [0] (), [1] ()",
+        ),
+        ({"loss": lambda x, row: None}, "loss must return one number for one sample; got the shape nothing"),
+        ({"loss": lambda x, row: x[0] > 1}, "loss must return a floating-point number; got the type bool"),
+        ({"start": np.zeros(3)}, "loss must run for x and one sample, of the shapes (3,) and [0] (2,), [1] (); got "),
+        ({"data": (np.ones((5, 3)), np.ones(5))}, SHAPES + "[0] (3,), [1] (); got TypeError at line "),
+        ({"data": np.ones((5, 2)), "loss": lambda x, row: row["a"]}, SHAPES + "(2,); got "),
+        ({"data": lambda key, n: jnp.ones((n, 3))}, SHAPES + "(3,); got "),
+    ],
+)
+def test_bad_data_and_losses_are_refused_with_their_place(options, sentence: str) -> None:
+    arguments = {"loss": squared, "data": (np.ones((5, 2)), np.ones(5)), "start": np.zeros(2)} | options
+    with pytest.raises(ValueError) as error:
+        from_loss(**arguments)
+    assert str(error.value).startswith("from_loss: ") and sentence in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_lists_of_numbers_and_masks_without_entries_are_data() -> None:
+    table = [[1, 2], [3, 4]], np.ma.masked_array(np.ones(2), mask=[False, False])
+    problem = from_loss(squared, table, [0.0, 0.5])
+    assert [leaf.shape for leaf in jax.tree.leaves(problem.data)] == [(2, 2), (2,)]
+    assert float(problem.value(problem.start())) == 0.25
+
+
+def test_a_loss_and_data_where_a_problem_is_wanted() -> None:
+    data, x0 = (np.eye(2), np.ones(2)), np.zeros(2)
+    problem, start = as_problem("minimize", squared, data, x0)
+    assert start is None and problem.name == "squared" and np.array_equal(problem.start(), x0)
+    assert as_problem("minimize", problem) == (problem, None)
+    assert as_problem("minimize", problem, x0)[1] is x0 and as_problem("minimize", problem, x0=x0)[1] is x0
+    assert as_problem("minimize", lambda x, row: squared(x, row), data, x0)[0].name == "my-problem"
+    for arguments, sentence in (
+        ((squared,), "a loss must come with data and x0; got no data and no x0"),
+        ((squared, data), "a loss must come with data and x0; got no x0"),
+        ((problem, data, x0), "data must be left out for a problem, which has its own; got data and x0"),
+        ((3,), "problem must be a problem, or a loss before data and x0; got a int"),
+        ((Path,), "problem must be a problem, or a loss before data and x0; got the class Path"),
+    ):
+        with pytest.raises(ValueError) as error:
+            as_problem("minimize", *arguments)
+        assert str(error.value) == f"minimize: {sentence}"
 
 
 FILE = """
@@ -219,7 +318,7 @@ def test_load_calls_a_class(file: Path) -> None:
         ("mine.py:a b", "load: problem must be of the form path/to/file.py:name; got '"),
         ("none.py:problem", "load: problem must name an existing Python file; got no file '"),
         ("mine.py:absent", "load: problem must name something that the file defines; got no 'absent' in '"),
-        ("mine.py:number", "; got int without name, sample, grad, value, full_grad, start, constants"),
+        ("mine.py:number", "; got int without name, sample, grad, value, full_grad, start, is_exact"),
         ("mine.py:broken", "broken must run without an error; got KeyError: 'no such"),
         ("mine.py:needs", "needs must run without an error; got TypeError: "),
         ("wrong.py:x", "x must run without an error; got SyntaxError: "),

@@ -71,7 +71,7 @@ def misfit(problem: Any, x: Any) -> str | None:
         gradient = None
     if gradient is not None and _form(gradient) == _form(x):
         return None
-    return f"have the shape {_shapes(start)} of the problem's start; got {_shapes(x)}"
+    return f"have the shape {shapes(start)} of the problem's start; got {shapes(x)}"
 
 
 def _form(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
@@ -79,7 +79,7 @@ def _form(tree: Any) -> tuple[Any, list[tuple[int, ...]]]:
     return structure, [np.shape(leaf) for leaf in leaves]
 
 
-def _shapes(tree: Any) -> str:
+def shapes(tree: Any) -> str:
     """The shape of every leaf behind its path."""
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return ", ".join(f"{jax.tree_util.keystr(path)} {np.shape(leaf)}".strip() for path, leaf in leaves) or "nothing"

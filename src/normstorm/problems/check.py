@@ -1,7 +1,7 @@
 """Before a run: whether a hand-written problem keeps its promises, and x0 as arrays. Each refusal is one sentence.
 
-Everything but the last check looks at shapes and costs a few traces. The last one compiles a small function and is
-left out for problems of this package, whose tests prove more.
+Most checks look at shapes and cost a few traces. Those of the mean and of finite numbers compile a small function; all
+that go beyond shapes are left out for problems of this package, whose tests prove more.
 
 **The key.** A `sample` that ignores its key gives every seed the same path. It is refused if the traced function does
 not use the key *and* gradients at single rows of one batch differ. Samples that are all alike, that hold no numbers,
@@ -14,6 +14,9 @@ either side of it, in every direction. A first look at 32 groups finds a directi
 such a group has a chance of at least 15 % for either side, a false alarm has one of .85^128 < 1e-9; nothing else is
 asked of the noise, no moment and no symmetry. Both looks are at a point near x0 and not at x0, where gradients may
 vanish or kinks lie. Smaller errors, and those that noise hides, pass.
+
+**Finite numbers.** Losses and gradients at x0 must be finite: of a finite sum those of every row, of anything else the
+mean gradient of a few samples. Every object is asked once.
 
 **The range**, of a problem that has one and is not of this package. Gradients of a few samples at x0 and at the point
 near it, and at points at a short and a long distance from them, must not contradict it.
@@ -36,6 +39,7 @@ from normstorm.random import THREEFRY
 from .base import Certified, FiniteSum
 from .protocol import Ranged
 from .ranges import contradiction
+from .tables import check_finite
 
 Tree = Any
 ROWS = 8  # compared
@@ -54,11 +58,23 @@ def check_problem(who: str, problem: Any, x: Tree) -> None:
     """Raise a ValueError of one sentence if samples, gradients or values are not what a run needs.
 
     Errors inside the problem's own functions pass as they are, unless x is of another form than the problem's start.
-    An object that has passed is not looked at again, nor is another one of its class that differs in numbers alone.
+    An object that has passed is not looked at again; of another one of its class that differs in numbers alone only
+    the numbers are.
     """
     known, alike = (id(problem), _form(x)), _alike(problem, x)
-    if _fine.get(known) is problem or alike in _fine_forms:
+    if _fine.get(known) is problem:
         return
+    if alike not in _fine_forms:
+        _check_forms(who, problem, x)
+    if not _ours(problem):
+        _finite(who, problem, x)
+    if alike is not None:
+        _fine_forms.add(alike)
+    if hasattr(problem, "__weakref__"):
+        _fine[known] = problem
+
+
+def _check_forms(who: str, problem: Any, x: Tree) -> None:
     try:
         first = _asked_once(problem, x, 1)
         _forms(who, problem, x, first)
@@ -73,10 +89,6 @@ def check_problem(who: str, problem: Any, x: Tree) -> None:
         raise ValueError(f"{who}: x0 must {words}") from error
     if _has(problem, "full_grad") and not _proven(problem):
         _mean(who, problem, x, _numbers(first.jaxpr))
-    if alike is not None:
-        _fine_forms.add(alike)
-    elif hasattr(problem, "__weakref__"):
-        _fine[known] = problem
 
 
 def _alike(problem: Any, x: Tree) -> tuple[Any, ...] | None:
@@ -106,6 +118,8 @@ def as_point(who: str, x0: Tree, problem: Any = None) -> Tree:
         raise ValueError(f"{who}: x0 must be {only}; got {', '.join(sorted(types)) or 'no leaves'}")
     if not sum(np.size(leaf) for leaf in leaves):
         raise ValueError(f"{who}: x0 must hold at least one number; got none")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x0):
+        check_finite(who, "x0", f"x0{jax.tree_util.keystr(path)}", np.asarray(leaf))
     # With its type spelt out: a weakly typed start would make the second chunk another program than the first.
     return jax.tree.unflatten(structure, [jnp.asarray(leaf, jnp.asarray(leaf).dtype) for leaf in leaves])
 
@@ -313,6 +327,45 @@ def _mean(who: str, problem: Any, x: Tree, work: int) -> None:
     joined = fresh.reshape(-1, JOINED, full.size).mean(axis=1)
     if _off(joined, full) and np.all((joined - full) @ direction > 0):
         raise ValueError(f"{who}: problem.full_grad must return the mean of problem.grad; got {_what(joined, full)}")
+
+
+def _finite(who: str, problem: Any, x: Tree) -> None:
+    """Losses and gradients at x: of all rows of a finite sum, else of a few samples."""
+    if isinstance(problem, FiniteSum):
+        # A problem that JAX does not know cannot be an argument of a compiled function.
+        known = not jax.tree_util.all_leaves([problem])
+        good = np.asarray(_good_rows(problem, x) if known else jax.jit(partial(_each_good, problem))(x))
+        for what, column in zip(("loss", "gradient"), good.T, strict=True):
+            if not column.all():
+                count = f" (and of {int(np.sum(~column)) - 1} more rows)" if np.sum(~column) > 1 else ""
+                raise ValueError(
+                    f"{who}: problem must have finite losses and gradients at x0; got a {what} that is not finite, of "
+                    f"row {int(np.argmin(column))}{count}"
+                )
+        return
+    try:
+        gradients = jax.jit(lambda x: problem.grad(x, _drawn(problem, WORDS, ROWS)))(x)
+    except Exception:  # there may be fewer samples than that
+        return
+    if not np.isfinite(_flat(gradients)).all():
+        raise ValueError(
+            f"{who}: problem must have finite gradients at x0; got one that is not finite, of the first {ROWS} samples"
+        )
+
+
+def _each_good(problem: Any, x: Tree) -> jax.Array:
+    """For every row whether its loss and its gradient are finite, (rows, 2)."""
+
+    def row(i: jax.Array) -> jax.Array:
+        parts = jax.tree.map(lambda a: a[i], problem._rows(x))
+        loss, gradient = jax.value_and_grad(problem.loss)(x, parts)
+        sound = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)]
+        return jnp.stack([jnp.isfinite(loss), jnp.all(jnp.stack(sound))])
+
+    return jnp.asarray(jax.lax.map(row, jnp.arange(problem.size), batch_size=min(problem.size, MOST)))
+
+
+_good_rows = jax.jit(_each_good)
 
 
 def _off(means: np.ndarray, full: np.ndarray) -> bool:

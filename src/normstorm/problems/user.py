@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -20,11 +21,12 @@ from normstorm.theory.constants import Constants
 from .base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
 from .check import lists_as_arrays
 from .protocol import Problem
+from .tables import check_finite, check_loss, rows_of
 
 Loss = Callable[[Any, Any], jax.Array]
 Known = Constants | Callable[[Any], Constants] | None
 KnownRange = Callable[[Any, Any], tuple[jax.Array, jax.Array]] | None
-NEEDED = ("name", "sample", "grad", "value", "full_grad", "start", "constants", "is_exact", "infimum", "infimum_kind")
+NEEDED = ("name", "sample", "grad", "value", "full_grad", "start", "is_exact", "infimum", "infimum_kind")
 
 
 class _Own:
@@ -125,8 +127,8 @@ class StreamProblem(_Own):
 def from_loss(
     loss: Loss,
     data: Any,
-    *,
     start: Any,
+    *,
     constants: Known = None,
     infimum: float | None = None,
     objective: Callable[[Any], jax.Array] | None = None,
@@ -136,9 +138,11 @@ def from_loss(
     """A problem from loss(x, sample), written in jax.numpy for one sample.
 
     data       arrays (a pytree of them with one leading axis), of which rows are drawn uniformly with replacement; or a
-               function sampler(key, n) that returns n samples along a leading axis and depends on nothing else
+               function sampler(key, n) that returns n samples along a leading axis and depends on nothing else. Every
+               number must be finite
     start      the default x0, any pytree of floating-point arrays; a list of numbers is an array
-    constants  Constants for this start, or a function of x0 that returns them; they are the user's claim, not checked
+    constants  Constants for this start, or a function of x0 that returns them; they are the user's claim, not proved.
+               None: not known. What needs none works without: gradients, runs, exact certificates of arrays of data
     infimum    a lower bound of F, if known
     objective  F(x) itself, for a sampler whose F has a formula; arrays of data need none
     range      range(x, radius), if known: (spread, change) for almost every sample, the radius of a ball that holds
@@ -154,38 +158,43 @@ def from_loss(
     x0 = jax.tree.map(np.asarray, lists_as_arrays("from_loss", "start", start))
     if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
         raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
+    for path, leaf in jax.tree_util.tree_leaves_with_path(x0):
+        check_finite("from_loss", "start", f"start{jax.tree_util.keystr(path)}", leaf)
     if callable(data):
-        _check_sampler(data)
+        check_loss("from_loss", loss, x0, _first(_checked_samples(data)))
         return StreamProblem(x0, loss, data, objective, constants, infimum, name, range)
     if objective is not None:
         raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
-    rows = jax.tree.map(np.asarray, data)
-    _check_columns(rows)
-    lengths = {leaf.shape[0] if leaf.ndim else 0 for leaf in jax.tree.leaves(rows)}
-    if len(lengths) != 1 or lengths == {0}:
-        raise ValueError(
-            f"from_loss: data must be a sampler or arrays with one common leading axis; got lengths {sorted(lengths)}"
-        )
+    rows = rows_of("from_loss", data)
+    check_loss("from_loss", loss, x0, _first(rows))
     return DataProblem(rows, x0, loss, constants, infimum, name, range)
 
 
-def _check_columns(rows: Any) -> None:
-    for leaf in jax.tree.leaves(rows):
-        if leaf.dtype.names is not None:
-            names = ", ".join(leaf.dtype.names[:8]) + (", ..." if len(leaf.dtype.names) > 8 else "")
-            raise ValueError(
-                "from_loss: data must be arrays of numbers, such as {name: data[name] for name in data.dtype.names} or "
-                f"np.column_stack of the columns; got a structured array with the fields {names}"
-            )
-        if leaf.dtype.kind not in "biufc" and not jnp.issubdtype(leaf.dtype, np.number):
-            raise ValueError(
-                "from_loss: data must be arrays of numbers, with text and the like left out or encoded; "
-                f"got the type {leaf.dtype}"
-            )
+def as_problem(who: str, problem: Any, data: Any = None, x0: Any = None) -> tuple[Problem, Any]:
+    """The problem that a function was given and the x0 that was asked for, None if it is the problem's own.
+
+    (problem), (problem, x0) and (loss, data, x0): a loss and data are made a problem without constants by `from_loss`.
+    """
+    if not isinstance(problem, type) and all(callable(getattr(problem, part, None)) for part in ("sample", "grad")):
+        if data is not None and x0 is not None:
+            raise ValueError(f"{who}: data must be left out for a problem, which has its own; got data and x0")
+        return problem, data if x0 is None else x0
+    if isinstance(problem, type) or not callable(problem):
+        kind = f"the class {problem.__name__}" if isinstance(problem, type) else f"a {type(problem).__name__}"
+        raise ValueError(f"{who}: problem must be a problem, or a loss before data and x0; got {kind}")
+    if data is None or x0 is None:
+        missing = [name for name, value in (("data", data), ("x0", x0)) if value is None]
+        raise ValueError(f"{who}: a loss must come with data and x0; got no {' and no '.join(missing)}")
+    name = getattr(problem, "__name__", "my-problem")
+    return from_loss(problem, data, x0, name=name if name.isidentifier() else "my-problem"), None
 
 
-def _check_sampler(sampler: Callable[[jax.Array, int], Any]) -> None:
-    """A sampler is traced once: randomness that is not from the key would give the same samples at every step."""
+def _first(rows: Any) -> Any:
+    return jax.tree.map(lambda leaf: np.asarray(leaf[0]), rows)
+
+
+def _checked_samples(sampler: Callable[[jax.Array, int], Any]) -> Any:
+    """A few samples. The sampler is traced once: what is not from the key would be the same at every step."""
     n = 3
     first, second = (jax.tree.map(np.asarray, sampler(jax.random.key(0), n)) for _ in range(2))
     shapes = sorted({leaf.shape for leaf in jax.tree.leaves(first)})
@@ -198,6 +207,9 @@ def _check_sampler(sampler: Callable[[jax.Array, int], Any]) -> None:
         raise ValueError(
             "from_loss: data must be a sampler that depends on nothing but key and n; got two answers for one key"
         )
+    for path, leaf in jax.tree_util.tree_leaves_with_path(first):
+        check_finite("from_loss", "data", f"samples{jax.tree_util.keystr(path)}", leaf)
+    return first
 
 
 def load(place: str) -> Problem:
@@ -249,8 +261,16 @@ def _guarded(place: str, action: Callable[[], Any]) -> Any:
     try:
         return action()
     except (Exception, SystemExit) as error:
+        if isinstance(error, ValueError) and _ours(error):
+            raise
         words = " ".join(str(error).split()) or "no message"
         raise ValueError(f"load: {place} must run without an error; got {type(error).__name__}: {words}") from error
+
+
+def _ours(error: ValueError) -> bool:
+    """Whether it is a refusal of this package, which is a sentence already."""
+    last = traceback.extract_tb(error.__traceback__)[-1].filename
+    return Path(last).is_relative_to(Path(__file__).parents[1])
 
 
 def _missing(found: object) -> list[str]:
