@@ -55,6 +55,7 @@ from .linear import Matrix, generator, sphere_rows
 
 G = 9 / (8 * math.sqrt(3))
 LS = 2.0
+ALL_GROUPS = 64
 CELLS = 8  # even, so that u = 1/4 is an edge
 
 
@@ -219,8 +220,10 @@ def lower_bound(a: Matrix, b: Matrix) -> float:
         q = np.maximum(least, 0)
         return float(np.sum(q / (1 + q)) / n)
 
-    # A group of at most dim rows can be fitted exactly and adds nothing.
-    return max(map(bound, range(1, max(n // (dim + 1), 1) + 1))) * (1 - 1e-9)
+    # A group of at most dim rows can be fitted exactly and adds nothing. All numbers of groups, if they are few.
+    most = max(n // (dim + 1), 1)
+    numbers = range(1, most + 1) if most <= ALL_GROUPS else sorted({*np.geomspace(1, most, 8).astype(int).tolist()})
+    return max(map(bound, numbers)) * (1 - 1e-9)
 
 
 def best_multiplier(targets: Matrix, lam: float, weight: Callable[[Matrix], Matrix]) -> float:

@@ -65,22 +65,22 @@ class LeastSquares(FiniteSum, Certified):
         return raised(x, spread, R2 * jnp.linalg.norm(solution)), raised(x, R2 * radius)
 
     def objective_smoothness(self) -> tuple[float, float]:
-        return _largest(_second_moment(self.data[0])), 0.0
+        return top_eigenvalue(second_moment(self.data[0])), 0.0
 
     def smoothness(self, sense: str) -> tuple[float, float]:
-        return _row_smoothness(self.data[0], sense), 0.0
+        return row_smoothness(self.data[0], sense), 0.0
 
     def deviation(self, sense: str) -> tuple[float, float]:
         a, b = self.data
-        A = _second_moment(a)
+        A = second_moment(a)
         r = (a @ self.solution.T - b).reshape(len(a), -1)
         B = a[:, :, None] * np.linalg.solve(A, a.T).T[:, None, :] - np.eye(a.shape[1])
         if sense == "almost-sure":
-            return float(np.max(_lengths(r) * _lengths(a))), float(np.max(np.linalg.norm(B, 2, axis=(1, 2))))
+            return float(np.max(row_lengths(r) * row_lengths(a))), float(np.max(np.linalg.norm(B, 2, axis=(1, 2))))
         Q = np.einsum("nij,nik->jk", B, B) / len(a)
         c = np.einsum("np,nij,ni->jp", r, B, a) / len(a)
-        q = 1.25 * _largest(Q)
-        level = np.mean((_lengths(r) * _lengths(a)) ** 2) + np.sum(c * np.linalg.solve(q * np.eye(len(c)) - Q, c))
+        q = 1.25 * top_eigenvalue(Q)
+        level = np.mean((row_lengths(r) * row_lengths(a)) ** 2) + np.sum(c * np.linalg.solve(q * np.eye(len(c)) - Q, c))
         return float(level**0.5), q**0.5
 
 
@@ -173,7 +173,7 @@ class SeparableLogistic(FiniteSum, Certified):
         return 0.0, max(n * ratio**2 - 1, 0.0) ** 0.5
 
     def _radius(self) -> float:
-        return float(np.max(_lengths(self.data)))
+        return float(np.max(row_lengths(self.data)))
 
 
 @pytree
@@ -232,17 +232,17 @@ class LogisticNonconvex(FiniteSum, Certified):
         return raised(x, spread), raised(x, R * jnp.tanh(R * radius / 4) + 2 * self.lam * radius)
 
     def objective_smoothness(self) -> tuple[float, float]:
-        return _largest(_second_moment(self.data)) / 4 + 2 * self.lam, 0.0
+        return top_eigenvalue(second_moment(self.data)) / 4 + 2 * self.lam, 0.0
 
     def smoothness(self, sense: str) -> tuple[float, float]:
-        return _row_smoothness(self.data, sense) / 4 + 2 * self.lam, 0.0
+        return row_smoothness(self.data, sense) / 4 + 2 * self.lam, 0.0
 
     def deviation(self, sense: str) -> tuple[float, float]:
         a = self.data
         if sense == "mean-square":
-            return float(np.mean(_lengths(a) ** 2) ** 0.5), 0.0
-        common = (np.linalg.norm(a.mean(axis=0)) + _largest(_second_moment(a)) ** 0.5) / 2
-        return float(np.max(_lengths(a)) + common), 0.0
+            return float(np.mean(row_lengths(a) ** 2) ** 0.5), 0.0
+        common = (np.linalg.norm(a.mean(axis=0)) + top_eigenvalue(second_moment(a)) ** 0.5) / 2
+        return float(np.max(row_lengths(a)) + common), 0.0
 
 
 def least_squares(n: int = 200, dim: int = 5, noise: float = 0.3, seed: int = 0) -> LeastSquares:
@@ -267,7 +267,9 @@ def matrix_regression(
     planted = sphere_rows(rng, rows, columns)
     b = a @ planted.T + noise * rng.standard_normal((n, rows))
     solution = np.linalg.lstsq(a, b)[0]
-    return MatrixRegression((a, b), float(np.mean(_lengths(a @ solution - b) ** 2) / 2), np.asarray(solution.T, float))
+    return MatrixRegression(
+        (a, b), float(np.mean(row_lengths(a @ solution - b) ** 2) / 2), np.asarray(solution.T, float)
+    )
 
 
 def separable_logistic(n: int = 6, dim: int = 3, margin: float = 0.5, seed: int = 0) -> SeparableLogistic:
@@ -301,7 +303,7 @@ def generator(name: str, seed: int) -> np.random.Generator:
 
 def sphere_rows(rng: np.random.Generator, n: int, dim: int) -> Matrix:
     rows = rng.standard_normal((n, dim))
-    return np.asarray(rows / _lengths(rows)[:, None])
+    return np.asarray(rows / row_lengths(rows)[:, None])
 
 
 def _separable_rows(name: str, n: int, dim: int, margin: float, seed: int) -> tuple[Matrix, float]:
@@ -311,7 +313,7 @@ def _separable_rows(name: str, n: int, dim: int, margin: float, seed: int) -> tu
     along = rng.uniform(margin, 1, n)
     across = rng.standard_normal((n, dim))
     across -= np.outer(across @ u, u)
-    across *= (np.sqrt(1 - along**2) / _lengths(across))[:, None]
+    across *= (np.sqrt(1 - along**2) / row_lengths(across))[:, None]
     rows = np.outer(along, u) + across
     return rows, _margin(rows) * (1 - 1e-9)
 
@@ -330,19 +332,19 @@ def _margin(rows: Matrix) -> float:
     return best
 
 
-def _row_smoothness(a: Matrix, sense: str) -> float:
+def row_smoothness(a: Matrix, sense: str) -> float:
     if sense == "almost-sure":
-        return float(np.max(_lengths(a) ** 2))
-    return float(_largest((a * _lengths(a)[:, None] ** 2).T @ a / len(a)) ** 0.5)
+        return float(np.max(row_lengths(a) ** 2))
+    return float(top_eigenvalue((a * row_lengths(a)[:, None] ** 2).T @ a / len(a)) ** 0.5)
 
 
-def _lengths(a: Matrix) -> Matrix:
+def row_lengths(a: Matrix) -> Matrix:
     return np.asarray(np.linalg.norm(a, axis=1))
 
 
-def _second_moment(a: Matrix) -> Matrix:
+def second_moment(a: Matrix) -> Matrix:
     return np.asarray(a.T @ a / len(a))
 
 
-def _largest(matrix: Matrix) -> float:
+def top_eigenvalue(matrix: Matrix) -> float:
     return float(np.linalg.eigvalsh(matrix)[-1])
