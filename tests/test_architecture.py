@@ -28,6 +28,7 @@ SHARED = {  # names that more than one room defines, and why that is no second m
     "plan": "the command and the function that it calls",
     "run": "the command and the function that it calls",
     "reproduce": "the command and the function that it calls",
+    "estimate_constants": "the command, and the functions for a problem in JAX and for a model in PyTorch",
     "load": "from a file: a problem, a checkpoint",
     "save": "for later: into a file, and an iterate of a run",
     "show": "print on the terminal",

@@ -17,6 +17,15 @@ VALUES = {
         "measured": [(HOSTILE, "1", "2")],
         "asked": [(HOSTILE, HOSTILE)],
     },
+    "estimate.html": {
+        "tiles": [(HOSTILE, HOSTILE)],
+        "guarantee": HOSTILE,
+        "head": (HOSTILE,),
+        "rows": [(HOSTILE,)],
+        "counts": [(HOSTILE, HOSTILE)],
+        "versions": [(HOSTILE, HOSTILE)],
+        "command": HOSTILE,
+    },
     "reproduce.html": {
         "tiles": [],
         "summary_head": (HOSTILE, "b"),
@@ -97,7 +106,9 @@ def test_a_forgotten_value_is_an_error() -> None:
 def test_templates_and_style_are_part_of_the_package() -> None:
     room = resources.files("normstorm.report")
     found = {file.name for file in room.joinpath("templates").iterdir()}
-    assert found == {f"{name}.html" for name in ("page", "macros", "run", "compare", "reproduce", "diagnosis")}
+    assert found == {
+        f"{name}.html" for name in ("page", "macros", "run", "compare", "estimate", "reproduce", "diagnosis")
+    }
     assert room.joinpath("style.css").is_file()
     assert not any("| safe" in (room / "templates" / name).read_text(encoding="utf-8") for name in found)
 

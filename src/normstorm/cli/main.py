@@ -10,7 +10,7 @@ import typer
 
 from normstorm import __version__
 
-from . import algorithms, compare, plan, problems, reproduce, run
+from . import algorithms, compare, estimate, plan, problems, reproduce, run
 from .output import INTERRUPTED
 
 app = typer.Typer(name="normstorm", add_completion=False)
@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": compare.compare,
     "problems": problems.problems,
     "algorithms": algorithms.algorithms,
+    "estimate": estimate.estimate_constants,
     "reproduce": reproduce.reproduce,
     "plan": plan.plan,
 }

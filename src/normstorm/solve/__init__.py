@@ -3,6 +3,8 @@
 from .certify import PointCertificate as PointCertificate
 from .certify import certify as certify
 from .certify import certify_first as certify_first
+from .estimate import EstimatedConstants as EstimatedConstants
+from .estimate import estimate_constants as estimate_constants
 from .fingerprint import fingerprint as fingerprint
 from .minimize import CANDIDATES as CANDIDATES
 from .minimize import CHOICES as CHOICES
@@ -12,3 +14,6 @@ from .minimize import default_samples as default_samples
 from .minimize import minimize as minimize
 from .precision import Precision as Precision
 from .trajectory import TrajectoryCertificate as TrajectoryCertificate
+from .watch import Contradictions as Contradictions
+from .watch import check_constants as check_constants
+from .watch import check_run as check_run

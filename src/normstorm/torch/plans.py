@@ -12,6 +12,7 @@ from torch import nn
 
 from normstorm._shared.validate import number, whole
 from normstorm.theory import Constants, Plan, plan
+from normstorm.theory.envelopes import line_above
 
 from .diagnosis.oracle import Gradient, GradientOracle, batch_size, inner, minus, restore_after
 
@@ -78,8 +79,8 @@ def estimate_constants(
     slope, noise, smooth = seen.T
     if not smooth.max() > 0:
         raise ValueError(f"{WHO}: loss must have a gradient that changes along the probe; got one that stays")
-    L0, L1 = _above(slope, smooth)
-    sigma0, sigma1 = (math.sqrt(v) for v in _above(slope**2, noise**2))
+    L0, L1 = line_above(slope, smooth)
+    sigma0, sigma1 = (math.sqrt(v) for v in line_above(slope**2, noise**2))
     return Constants(
         L0=MARGIN * L0,
         L1=MARGIN * L1,
@@ -129,17 +130,3 @@ def _moments(here: list[Gradient], changes: list[Gradient], K: int, length: floa
     # A sample's mean square: the mean's square, and K times the variance of a batch of K.
     smooth = max(inner(changes[0], changes[1]), 0.0) + K * inner(spread, spread) / 2
     return math.sqrt(slope), math.sqrt(noise), math.sqrt(smooth) / length if length > 0 else 0.0
-
-
-def _above(x: np.ndarray, y: np.ndarray) -> tuple[float, float]:
-    """a, b >= 0 with a + b x >= y at every point and the smallest sum of excesses."""
-    best = (float(y.max()), 0.0)
-    cost = float(np.sum(best[0] - y))
-    for i in range(len(x)):
-        for j in range(len(x)):
-            b = (y[j] - y[i]) / (x[j] - x[i]) if x[j] > x[i] else math.inf
-            a = y[i] - b * x[i] if math.isfinite(b) else math.nan
-            fits = b >= 0 and a >= 0 and bool(np.all(a + b * x >= y - 1e-9 * y.max()))
-            if fits and float(np.sum(a + b * x - y)) < cost:
-                best, cost = (float(a), float(b)), float(np.sum(a + b * x - y))
-    return best
