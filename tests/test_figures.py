@@ -36,6 +36,7 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("attack", "anytime", "attack_line", "docs/theory/any-schedule.md"),
         ("points", "points", "points_table", "docs/theory/fresh-samples.md"),
         ("stopping", "stopping", "stopping_table", "docs/evidence.md"),
+        ("datasets", "datasets", "datasets_table", "docs/evidence.md"),
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:

@@ -2,18 +2,18 @@
 
 A run of `kalman_storm` from x0 leaves some points. At each of them, with s a sample and G = ||grad F(x)||:
 
-    secants      ||grad f(x, s) - grad f(y, s)||/||x - y|| to three points y close by: down the gradient, along the run
-    and in a random direction, as 3A and 3B bound them by L0 + L1 G deviations   ||grad f(x, s) - grad F(x)||, which 4A
-    and 4B bound by sigma0 + sigma1 G
+    secants      ||grad f(x, s) - grad f(y, s)||/||x - y|| to three points y close by (down the gradient, along the
+                 run, in a random direction), which 3A and 3B bound by L0 + L1 G
+    deviations   ||grad f(x, s) - grad F(x)||, which 4A and 4B bound by sigma0 + sigma1 G
 
 Over the samples the largest is taken (almost surely) or the root mean square. (L0, L1) is the lowest line above the
 secants against G, (sigma0, sigma1) above the deviations (in mean square above their squares). What was seen is a lower
 bound of what is true, so no such number is a proof:
 
-    proof      stated and proven by the problem, or computed from all rows estimate   a mean square of what was seen, or
-    a largest of all rows; the interval is that of a bootstrap over samples guess      the largest of some samples:
-    others may be larger. The interval ends where Robson and Whitlock's limit of an end point does, the largest and 19
-    times its distance from the second (95 %, for a tail that ends bluntly)
+    proof      stated and proven by the problem, or computed from all rows
+    estimate   a mean square of what was seen, or a largest of all rows; the interval is of a bootstrap over samples
+    guess      the largest of some samples, others may be larger: the interval ends at the largest and 19 times its
+               distance from the second, the limit of an end point by Robson and Whitlock (95 %, for a blunt end)
 
 None says anything of points that the run did not visit.
 """

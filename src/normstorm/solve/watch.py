@@ -15,8 +15,8 @@ probability ALARM at each point; where sigma1 r >= 1 nothing follows and nothing
 
 Constants in mean square alone are about means: they are held to the mean over all rows where that is known, else not.
 
-The samples are fresh ones, not those of the steps: a step asks its samples at two points and forgets them, and to
-compare them there would cost more than the 5 % that a look at some points does.
+The samples are fresh ones, not those of the steps: to compare the gradients of every step with one another took a run
+far more than the 5 % of its time that it may lose. What happens between the points is not seen.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -35,12 +35,12 @@ from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
 
 from .fresh import whole_size
-from .looks import MOST_ROWS, Look, looks
+from .looks import MOST_ROWS, Array, Look, looks
 
 Tree = Any
 ALARM = 1e-9
 ROUNDING = 1e-6  # of a gradient's length: what rounding of gradients and secants may have changed
-SHARE = 0.02  # of the cost of a run, for its check
+SHARE, POINTS = 0.02, 4  # of the cost of a run, for its check; and where, at most
 LEAST, USUAL, MOST = 16, 256, 1024  # samples at a point
 
 
@@ -87,7 +87,7 @@ def check_constants(
 
 
 def check_run(problem: Problem, trace: Trace, constants: Constants, *, seed: int = 0) -> Contradictions:
-    """The same at points that a run of its first seed has kept, the last one first, for at most 2 % of its cost.
+    """The same at a few points that a run of its first seed has kept, the last one first, for at most 2 % of its cost.
 
     One point is looked at in any case.
     """
@@ -98,72 +98,77 @@ def check_run(problem: Problem, trace: Trace, constants: Constants, *, seed: int
     finite = [p for p in points if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(p))]
     size, share = whole_size(problem) or 0, SHARE * float(trace.cost[0])
     each = 4 * size if 0 < size <= MOST_ROWS else size + 4 * USUAL
-    several = int(np.clip(share // each, 1, max(len(finite), 1)))
+    several = int(np.clip(share // each, 1, POINTS))
     samples = int(np.clip((share / several - size) / 4, LEAST, MOST))
     return check_constants(problem, finite[-several:], constants, samples, seed=seed)
 
 
 def compared(seen: Sequence[Look], constants: Constants) -> Contradictions:
     """Looks against constants."""
-    found = [(kind, ratio, words) for j, look in enumerate(seen) for kind, ratio, words in _against(look, constants, j)]
-    wrong = [(kind, words) for kind, ratio, words in found if ratio > 1]
-    asked = sum(look.deviations.size * (1 + look.secants.shape[0]) for look in seen)
-    kinds = [kind for kind, _ in wrong]
-    first = wrong[0][1] if wrong else ""
-    return Contradictions(len(found), kinds.count("noise"), kinds.count("smoothness"), first, asked)
+    checked, counts, first = 0, {"noise": 0, "smoothness": 0}, ""
+    for j, look in enumerate(seen):
+        for one in _against(look, constants):
+            wrong = np.flatnonzero(one.left > one.right)
+            checked, counts[one.kind] = checked + one.left.size, counts[one.kind] + wrong.size
+            if wrong.size and not first:
+                first = f"at point {j + 1}, where {one.words(int(wrong[0]))}"
+    asked = sum(look.deviations.size + look.secants.size for look in seen)
+    return Contradictions(checked, counts["noise"], counts["smoothness"], first, asked)
 
 
-def _against(look: Look, c: Constants, place: int) -> Iterator[tuple[str, float, str]]:
-    """(kind, left side/right side, words) of every comparison that can be made at a point."""
+class _Comparison(NamedTuple):
+    """left <= right for every entry; `subject` says what an entry is, `allowed` what the constants say."""
+
+    kind: str
+    left: Array
+    right: float
+    subject: str
+    allowed: str
+
+    def words(self, i: int) -> str:
+        return f"{self.subject.format(sample=i + 1, value=self.left[i])} and {self.allowed}"
+
+
+def _against(look: Look, c: Constants) -> Iterator[_Comparison]:
+    """All comparisons that can be made at a point."""
     if c.noise == "mean-square":
-        yield from _in_mean_square(look, c, place)
+        yield from _in_mean_square(look, c)
         return
-    n, known = look.deviations.size, look.how != "samples"
-    r = 0.0 if known else math.sqrt(2 * math.log(2 / ALARM) / n)
+    known = look.how != "samples"
+    r = 0.0 if known else math.sqrt(2 * math.log(2 / ALARM) / look.deviations.size)
     if c.sigma1 * r >= 1:
         return
     rho = (c.sigma0 + c.sigma1 * look.norm) / (1 - c.sigma1 * r)
-    G = look.norm + rho * r
-    lost = ROUNDING * look.size
-    for i, apart in enumerate(look.deviations):
-        bound = rho * (1 + r) + lost
-        yield "noise", _ratio(apart, bound), _noise_words(apart, bound, place, i, known)
-    limit = c.L0 + c.L1 * G
-    for length, row in zip(look.lengths, look.secants, strict=True):
-        if length * c.L1 > 1:
-            continue
-        bound = limit * (1 + ROUNDING) + lost * 1e-6 / length
-        for i, secant in enumerate(row):
-            words = (
-                f"at point {place + 1}, where the gradient of sample {i + 1} changes by {secant:.4g} times the way and "
-                f"L0 + L1 ||grad F|| allows {limit:.4g}"
-            )
-            yield "smoothness", _ratio(secant, bound), words
+    centre, bound = "grad F" if known else "the mean of the samples", rho * (1 + r) + ROUNDING * look.size
+    subject = f"the gradient of sample {{sample}} is {{value:.4g}} away from {centre}"
+    yield _Comparison("noise", look.deviations, bound, subject, f"sigma0, sigma1 allow {bound:.4g}")
+    limit = c.L0 + c.L1 * (look.norm + rho * r)
+    for length, secants in zip(look.lengths, look.secants, strict=True):
+        if length * c.L1 <= 1:
+            subject = "the gradient of sample {sample} changes by {value:.4g} times the way"
+            yield _Comparison("smoothness", secants, _rounded(look, limit, length), subject, _smooth(limit))
 
 
-def _in_mean_square(look: Look, c: Constants, place: int) -> Iterator[tuple[str, float, str]]:
+def _in_mean_square(look: Look, c: Constants) -> Iterator[_Comparison]:
     """3B and 4B where the mean over all rows is known."""
     if look.how != "rows":
         return
-    root, bound = float(np.mean(look.deviations**2) ** 0.5), math.hypot(c.sigma0, c.sigma1 * look.norm)
-    where = f"at point {place + 1}, where the root mean square of"
-    words = f"{where} the noise is {root:.4g} and sigma0, sigma1 allow {bound:.4g}"
-    yield "noise", _ratio(root, bound + ROUNDING * look.size), words
+    bound = math.hypot(c.sigma0, c.sigma1 * look.norm) + ROUNDING * look.size
+    root = np.mean(look.deviations**2, keepdims=True) ** 0.5
+    subject = "the root mean square of the noise is {value:.4g}"
+    yield _Comparison("noise", root, bound, subject, f"sigma0, sigma1 allow {bound:.4g}")
     limit = c.L0 + c.L1 * look.norm
-    for length, row in zip(look.lengths, look.secants, strict=True):
+    for length, secants in zip(look.lengths, look.secants, strict=True):
         if length * c.L1 <= 1:
-            root = float(np.mean(row**2) ** 0.5)
-            words = f"{where} the secants is {root:.4g} and L0 + L1 ||grad F|| allows {limit:.4g}"
-            yield "smoothness", _ratio(root, limit * (1 + ROUNDING) + ROUNDING**2 * look.size / length), words
+            root = np.mean(secants**2, keepdims=True) ** 0.5
+            subject = "the root mean square of the secants is {value:.4g}"
+            yield _Comparison("smoothness", root, _rounded(look, limit, length), subject, _smooth(limit))
 
 
-def _noise_words(apart: float, bound: float, place: int, sample: int, known: bool) -> str:
-    centre = "grad F" if known else "the mean of the samples"
-    return (
-        f"at point {place + 1}, where the gradient of sample {sample + 1} is {apart:.4g} away from {centre} and "
-        f"sigma0, sigma1 allow {bound:.4g}"
-    )
+def _rounded(look: Look, limit: float, length: float) -> float:
+    """What a secant may be, with what rounding of two gradients can have added to it."""
+    return limit * (1 + ROUNDING) + ROUNDING**2 * look.size / length
 
 
-def _ratio(left: float, right: float) -> float:
-    return left / right if right > 0 else (math.inf if left > 0 else 0.0)
+def _smooth(limit: float) -> str:
+    return f"L0 + L1 ||grad F|| allows {limit:.4g}"
