@@ -8,7 +8,7 @@ from torch import nn
 
 from normstorm.theory import Constants, plan
 from normstorm.torch import NormalizedStorm
-from normstorm.torch.plans import _above, estimate_constants, plan_for
+from normstorm.torch.plans import estimate_constants, plan_for
 
 torch.set_num_threads(1)
 KNOWN = Constants(L0=1, L1=0, sigma0=1, sigma1=0, gap=1, grad_norm=1)
@@ -79,16 +79,6 @@ def test_the_plan_runs() -> None:
     optimizer = NormalizedStorm.from_plan(model.parameters(), found)
     assert optimizer.param_groups[0]["lr"] == found.eta and optimizer.param_groups[0]["beta"] == found.beta
     optimizer.step(loss, batch=(torch.zeros(found.batch, 20),), k=found.sub_batch)
-
-
-def test_the_line_lies_above_all_points() -> None:
-    import numpy as np
-
-    x, y = np.array([0.0, 1, 2, 3]), np.array([1.0, 2.5, 3, 3.5])
-    a, b = _above(x, y)
-    assert np.all(a + b * x >= y - 1e-8) and a >= 0 and b >= 0
-    assert np.sum(a + b * x - y) <= np.sum(y.max() - y)
-    assert _above(x, y[::-1].copy()) == (3.5, 0.0)
 
 
 @pytest.mark.parametrize(

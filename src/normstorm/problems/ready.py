@@ -30,6 +30,7 @@ from .tables import rows_of
 SINGULAR = 1e-10  # a least eigenvalue below this part of the largest one counts as none
 LONGEST_NEWTON = 500  # columns for which a lower bound of F* is looked for
 STEPS = 30
+CLOSE = 1e-3  # of F: a lower bound that is near enough
 
 
 def logistic_regression(features: Any, labels: Any, *, l2: float = 0.0, bounded: float = 0.0) -> LogisticRegression:
@@ -184,18 +185,22 @@ def _softmax_bound(a: Matrix, y: Any, classes: int, l2: float) -> float:
     L = 0.5 * np.trace(second_moment(a)) + l2
     keep = (1 - np.sqrt(l2 / L)) / (1 + np.sqrt(l2 / L))
     x = before = np.zeros((classes, a.shape[1]))
-    own = np.eye(classes)[y]
-    for _ in range(10 * STEPS + 1):
+    own, least = np.eye(classes)[y], 0.0
+    for _ in range(10 * STEPS):
         ahead = x + keep * (x - before)
         scores = a @ ahead.T
         top = scores.max(axis=1, keepdims=True)
         weights = np.exp(scores - top)
         total = weights.sum(axis=1, keepdims=True)
         gradient = (weights / total - own).T @ a / len(a) + l2 * ahead
+        value = float(np.mean(np.log(total) + top - np.sum(scores * own, axis=1, keepdims=True)))
+        value += l2 / 2 * float(np.sum(ahead**2))
+        left = float(np.sum(gradient**2)) / (2 * l2)
+        least = max(least, value * (1 - 1e-9) - left)
+        if left <= CLOSE * value:
+            break
         before, x = x, ahead - gradient / L
-    value = float(np.mean(np.log(total) + top - np.sum(scores * own, axis=1, keepdims=True)))
-    found = value + l2 / 2 * float(np.sum(ahead**2))
-    return max(found - float(np.sum(gradient**2)) / (2 * l2) - 1e-9 * found, 0.0)
+    return least
 
 
 def _logistic_slope(z: Matrix) -> tuple[Matrix, Matrix]:
