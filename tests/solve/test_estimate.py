@@ -164,14 +164,24 @@ def test_a_run_of_a_stream_is_watched() -> None:
     assert check_run(stream, trace, claim(sigma0=0.3)).noise > 0
 
 
+@pytest.mark.study
+def test_points_of_a_run() -> None:
+    """The start, points of the run in order, and its last; what it asked is at most the budget."""
+    points, spent = estimate._visited(own.problem, own.problem.start(), 2000, 0)
+    lengths = [float(np.linalg.norm(own.problem.full_grad(p))) for p in points]
+    assert len(points) == 18 and np.array_equal(points[0], own.START) and 500 < spent <= 2000
+    assert lengths[-1] < lengths[0] / 10
+
+
 def test_the_command(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    without_run(monkeypatch, POINTS)
     code, out, err = run("estimate", f"{own.__file__}:without_constants", "--budget", 2000, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "") and found["problem"] == "my-problem"
     assert {one["name"] for one in found["numbers"]} == {"L0", "L1", "sigma0", "sigma1", "gap", "grad_norm"}
     page = (tmp_path / "build" / "estimate.html").read_text(encoding="utf-8")
     assert 'id="secants"' in page and 'id="deviations"' in page and "--budget 2000" in page
-    without_run(monkeypatch, POINTS)
+    monkeypatch.setattr("normstorm.report.estimate_page.save", lambda *given: None)
     code, out, err = run("estimate", f"{own.__file__}:problem", "--budget", 2000, "--report", "other.html")
     assert (code, err) == (0, "") and "report: other.html" in out and "estimate" in out and "agree with" in out
     code, out, err = run("estimate", "nothing")

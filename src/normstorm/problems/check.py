@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared.jax_internals import unused
-from normstorm._shared.pytrees import misfit
+from normstorm._shared.pytrees import dimension, misfit
 from normstorm.random import THREEFRY
 
 from .base import Certified, FiniteSum
@@ -332,16 +332,9 @@ def _mean(who: str, problem: Any, x: Tree, work: int) -> None:
 def _finite(who: str, problem: Any, x: Tree) -> None:
     """Losses and gradients at x: of all rows of a finite sum, else of a few samples."""
     if isinstance(problem, FiniteSum):
-        # A problem that JAX does not know cannot be an argument of a compiled function.
-        known = not jax.tree_util.all_leaves([problem])
-        good = np.asarray(_good_rows(problem, x) if known else jax.jit(partial(_each_good, problem))(x))
-        for what, column in zip(("loss", "gradient"), good.T, strict=True):
-            if not column.all():
-                count = f" (and of {int(np.sum(~column)) - 1} more rows)" if np.sum(~column) > 1 else ""
-                raise ValueError(
-                    f"{who}: problem must have finite losses and gradients at x0; got a {what} that is not finite, of "
-                    f"row {int(np.argmin(column))}{count}"
-                )
+        # Rows one by one only if something is wrong: their gradients may be many numbers.
+        if not np.all(_asked(_whole_good, _compiled_whole_good, problem, x)):
+            _name_row(who, np.asarray(_asked(_each_good, _compiled_each_good, problem, x)))
         return
     try:
         gradients = jax.jit(lambda x: problem.grad(x, _drawn(problem, WORDS, ROWS)))(x)
@@ -353,19 +346,43 @@ def _finite(who: str, problem: Any, x: Tree) -> None:
         )
 
 
+def _name_row(who: str, good: np.ndarray) -> None:
+    """Refuse the first row whose loss or gradient is not finite."""
+    for what, column in zip(("loss", "gradient"), good.T, strict=True):
+        if not column.all():
+            count = f" (and of {int(np.sum(~column)) - 1} more rows)" if np.sum(~column) > 1 else ""
+            raise ValueError(
+                f"{who}: problem must have finite losses and gradients at x0; got a {what} that is not finite, of row "
+                f"{int(np.argmin(column))}{count}"
+            )
+
+
+def _asked(plain: Any, compiled: Any, problem: Any, x: Tree) -> Any:
+    # A problem that JAX does not know cannot be an argument of a compiled function.
+    known = not jax.tree_util.all_leaves([problem])
+    return compiled(problem, x) if known else jax.jit(partial(plain, problem))(x)
+
+
+def _whole_good(problem: Any, x: Tree) -> jax.Array:
+    """Whether the mean loss and its gradient are finite: what is not finite in one row is not in a sum."""
+    parts = [problem.value(x), *jax.tree.leaves(problem.full_grad(x))]
+    return jnp.stack([jnp.all(jnp.isfinite(part)) for part in parts])
+
+
 def _each_good(problem: Any, x: Tree) -> jax.Array:
     """For every row whether its loss and its gradient are finite, (rows, 2)."""
+    rows = problem._rows(x)
 
     def row(i: jax.Array) -> jax.Array:
-        parts = jax.tree.map(lambda a: a[i], problem._rows(x))
-        loss, gradient = jax.value_and_grad(problem.loss)(x, parts)
+        loss, gradient = jax.value_and_grad(problem.loss)(x, jax.tree.map(lambda a: a[i], rows))
         sound = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(gradient)]
         return jnp.stack([jnp.isfinite(loss), jnp.all(jnp.stack(sound))])
 
-    return jnp.asarray(jax.lax.map(row, jnp.arange(problem.size), batch_size=min(problem.size, MOST)))
+    several = max(1, min(problem.size, MOST, NUMBERS // max(dimension(x), 1)))
+    return jnp.asarray(jax.lax.map(row, jnp.arange(problem.size), batch_size=several))
 
 
-_good_rows = jax.jit(_each_good)
+_compiled_whole_good, _compiled_each_good = jax.jit(_whole_good), jax.jit(_each_good)
 
 
 def _off(means: np.ndarray, full: np.ndarray) -> bool:
