@@ -175,6 +175,7 @@ def test_points_of_a_run() -> None:
 
 def test_the_command(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     without_run(monkeypatch, POINTS)
+    monkeypatch.setattr("normstorm.report.html._library", lambda: "")  # it takes seconds to make, and is tested elsewhere
     code, out, err = run("estimate", f"{own.__file__}:without_constants", "--budget", 2000, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "") and found["problem"] == "my-problem"
