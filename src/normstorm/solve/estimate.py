@@ -46,7 +46,7 @@ Tree = Any
 Array = NDArray[np.float64]
 WHO = "estimate_constants"
 BUDGET = 20_000
-POINTS = 16  # of the run, beside its start
+POINTS = (4, 4, 6)  # of two beginnings of the run and of the whole, beside their ends and the start
 SAMPLES = 256  # at each of them, of what is not looked at whole
 RESAMPLED = 200
 BLUNT = 19.0
@@ -135,7 +135,7 @@ def estimate_constants(
     """L0, L1, sigma0 and sigma1 of a problem from what a short run sees; this module's text says how.
 
     x0       the starting point; the problem's own if not given
-    budget   sample gradients of the run; what is asked at its points comes on top
+    budget   sample gradients of the run; its beginnings and what is asked at its points come on top
     """
     validate.has_methods(WHO, "problem", problem, ("sample", "grad", "start"))
     budget, seed = validate.whole(WHO, "budget", budget, 100, 10**9), validate.whole(WHO, "seed", seed, 0)
@@ -165,14 +165,22 @@ def estimate_constants(
 
 
 def _visited(problem: Problem, x: Tree, budget: int, seed: int) -> tuple[list[Tree], int]:
-    """The start and points of a run, one after the other, and what the run asked."""
+    """The start and points of a run, one after the other, and what was asked.
+
+    Uniform points of one run would nearly all be where it ends: two that are 8 and 64 times as short, on the same path,
+    leave some on the way.
+    """
     algorithm = kalman_storm()
-    trace = run(
-        problem, algorithm, x, algorithm.steps(budget), [seed], records=1, candidates=POINTS, average=False, threads=1
-    )
-    found = [jax.tree.map(lambda leaf, j=j: leaf[0, j], trace.candidates.x) for j in range(POINTS)]
-    points = [x, *found, jax.tree.map(lambda leaf: leaf[0], trace.last)]
-    return [p for p in points if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(p))], int(trace.cost[0])
+    steps, found, spent = algorithm.steps(budget), [], 0
+    for part, count in zip((64, 8, 1), POINTS, strict=True):
+        kept: dict[str, Any] = {"records": 1, "candidates": max(POINTS), "average": False, "threads": 1}
+        trace = run(problem, algorithm, x, max(steps // part, max(POINTS)), [seed], **kept)
+        spent += int(trace.cost[0])
+        chosen = np.linspace(0, max(POINTS) - 1, count).astype(int)
+        found += [jax.tree.map(lambda leaf, j=j: leaf[0, j], trace.candidates.x) for j in chosen]
+        found.append(jax.tree.map(lambda leaf: leaf[0], trace.last))
+    points = [x, *found]
+    return [p for p in points if all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(p))], spent
 
 
 def _numbers(family: str, G: Array, seen: Array, word: str, seed: int) -> Iterator[Estimated]:
