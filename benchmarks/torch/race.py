@@ -1,15 +1,22 @@
-"""A race on byte-level text: a GPT of 25 million parameters, the same wall-clock for every optimizer.
+"""A race on byte-level text: GPTs of 25 and 120 million parameters, equal tokens and equal wall-clock.
 
-    python -m benchmarks.torch.race --data DIR [--only NAME ...] [--seconds 15] [--stop 540] [--out FILE]
+    python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens|seconds] [--only NAME ...] [--stop 540]
+    python -m benchmarks.torch.race --join FILE ... --out FILE
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
-The clock runs during training only: compilation, the first steps of a throw-away optimizer and evaluation are outside.
-The rate warms up over the first 5 % of the time and falls to 0 along a cosine of the elapsed share. Everyone has three
-learning rates on seed 0; if the best is the first or the last of them, one more beyond it; the best is run on seed 1.
-No weight decay for anyone. The validation loss is the mean over windows spread evenly over val.bin.
+Everyone has two numbers to tune on seed 0, a learning rate and the ratio of the companion's rate to it (embeddings,
+head and vectors; of AdamW too): three rates at the middle ratio, one more beyond if the best is at the edge, the other
+ratios at the best rate, and what is still missing of half and twice the rate there. The best is run on seed 1. That is
+done by tokens. By seconds, everyone runs with what was best by tokens; the clock runs during training only: compilation,
+the first steps of a throw-away optimizer and evaluation are outside.
+
+The rate warms up over the first 5 % of the run and falls to 0 along a cosine; schedule-free keeps it. No weight decay
+for anyone; AdamW and schedule-free clip gradients at norm 1. The validation loss is the mean over windows spread evenly
+over val.bin.
 
 The report is rewritten after every run, and runs that it already holds are not repeated, so that the race can be
-stopped at any moment and continued; `--stop` starts no run after so many seconds.
+stopped at any moment and continued; `--stop` starts no run after so many seconds. Runs by tokens may go on side by
+side, each with its own --out; --join puts their reports together.
 """
 
 from __future__ import annotations
@@ -28,51 +35,107 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from benchmarks.torch.mars import MarsAdamW
 from benchmarks.torch.parts import (
     GPT,
     Ordinary,
+    Ours,
     Size,
-    adamw,
     arguments,
     block,
     build,
+    hidden,
     loss_of,
     machine,
-    muon,
     parameters,
-    spectral,
-    storm,
     write,
 )
+from benchmarks.torch.rivals import Muon, ScheduleFree
+from normstorm.torch import NormalizedStorm, assign
 
-SIZE, TINY = Size(8, 512, 8, 256, 512), Size(2, 64, 2, 256, 64)
+SIZES = {"25": Size(8, 512, 8, 256, 512), "120": Size(17, 768, 12, 256, 512)}
+TINY = Size(2, 64, 2, 256, 64)
+STEPS = {"25": 610, "120": 200}  # 20 and 6.6 million tokens
+SECONDS = {"25": 12.0, "120": 13.0}
 BATCH, WINDOWS, WARM = 64, 512, 0.05
 SEEDS = (0, 1)
 
 
-def mars(model: nn.Module, lr: float) -> Ordinary:
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    vectors = [p for p in model.parameters() if p.ndim != 2]
-    rest = torch.optim.AdamW(vectors, lr, betas=(0.9, 0.95), weight_decay=0.0, fused=vectors[0].is_cuda)
-    return Ordinary(MarsAdamW(matrices, lr), rest)
+class Clipped(Ordinary):
+    """Gradients of norm 1 at most, over all parameters."""
+
+    def step(self, loss: Callable[..., Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+        value = loss(*batch)
+        value.backward()
+        nn.utils.clip_grad_norm_([p for group in self.groups for p in group["params"]], 1.0, foreach=True)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        return value.detach()
+
+
+def two_rates(model: nn.Module, lr: float, ratio: float) -> list[dict[str, Any]]:
+    inner, rest = hidden(model)
+    return [{"params": inner, "lr": lr}, {"params": rest, "lr": lr * ratio}]
+
+
+def adamw(model: nn.Module, lr: float, ratio: float) -> Ordinary:
+    groups = two_rates(model, lr, ratio)
+    fused = groups[0]["params"][0].is_cuda
+    return Clipped(torch.optim.AdamW(groups, lr, betas=(0.9, 0.95), weight_decay=0.0, fused=fused))
+
+
+def schedule_free(model: nn.Module, lr: float, ratio: float) -> Ordinary:
+    return Clipped(ScheduleFree(two_rates(model, lr, ratio), lr))
+
+
+def muon(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
+    inner, rest = hidden(model)
+    fused = {p for name, p in model.named_parameters() if name.endswith("qkv.weight")}
+    groups = [
+        {"params": [p for p in inner if p in fused], "blocks": 3},
+        {"params": [p for p in inner if p not in fused]},
+    ]
+    other = torch.optim.AdamW(rest, lr * ratio, betas=(0.9, 0.95), weight_decay=0.0, fused=rest[0].is_cuda)
+    return Ordinary(Muon(groups, lr, **options), other)
+
+
+def ours(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
+    """`spectral_storm` with the companion's scale; queries, keys and values are split."""
+    fused = {p for name, p in model.named_parameters() if name.endswith("qkv.weight")}
+    groups = []
+    for group in assign(model):
+        if group["geometry"] != "spectral":
+            groups.append(group | {"scale": ratio})
+        elif group.get("blocks") is not None:
+            groups.append(group)
+        else:
+            split = [p for p in group["params"] if p in fused]
+            groups.append(group | {"params": [p for p in group["params"] if p not in fused]})
+            groups += [group | {"params": split, "blocks": 3}] if split else []
+    usual = {"beta": 0.95, "correction": 0.0, "nesterov": True, "start": "zero", "module": model}
+    return Ours(NormalizedStorm(groups, lr, **(usual | options)))
 
 
 class Entrant(NamedTuple):
-    make: Callable[[nn.Module, float], Ordinary]
+    make: Callable[[nn.Module, float, float], Ordinary]
     rates: tuple[float, float, float]
+    ratios: tuple[float, ...] = (0.15, 0.075, 0.3)
     passes: int = 1
+    scheduled: bool = True
+    like: str | None = None  # takes its rates from another, whose arithmetic it shares
 
 
+SPECTRAL = (0.01, 0.02, 0.04)
 ENTRANTS = {
-    "AdamW": Entrant(adamw, (1e-3, 2e-3, 4e-3)),
-    "Muon": Entrant(muon, (0.02, 0.04, 0.08)),
-    "MARS": Entrant(mars, (1.5e-3, 3e-3, 6e-3)),
-    "spectral-0": Entrant(partial(spectral, correction=0.0, nesterov=True), (0.01, 0.02, 0.04)),
-    "spectral-0-lean": Entrant(partial(spectral, correction=0.0, nesterov=True, memory="lean"), (0.01, 0.02, 0.04)),
-    "spectral-1": Entrant(partial(spectral, correction=1.0, beta=0.9, nesterov=False), (0.005, 0.01, 0.02), 2),
-    "euclidean-0": Entrant(partial(storm, correction=0.0, beta=0.95, start="zero"), (0.25, 0.5, 1.0)),
-    "euclidean-1": Entrant(partial(storm, correction=1.0, beta=0.9), (0.125, 0.25, 0.5), 2),
+    "spectral": Entrant(ours, SPECTRAL),
+    "spectral-lean": Entrant(partial(ours, memory="lean"), SPECTRAL, like="spectral"),
+    "spectral-stale": Entrant(partial(ours, difference="stale", correction=0.05), SPECTRAL),
+    "spectral-1": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), (0.005, 0.01, 0.02), (0.15,), 2),
+    "muon": Entrant(muon, SPECTRAL),
+    "normuon": Entrant(partial(muon, neurons=0.95), SPECTRAL),
+    "mars": Entrant(partial(muon, gamma=0.025), SPECTRAL),
+    "adamw": Entrant(adamw, (1e-3, 2e-3, 4e-3), (1.0, 0.5, 2.0)),
+    "schedule-free": Entrant(schedule_free, (2e-3, 4e-3, 8e-3), (1.0, 0.5, 2.0), scheduled=False),
 }
 
 
@@ -128,26 +191,41 @@ class Clock:
         return time.perf_counter() - self.start
 
 
-def factor(share: float) -> float:
-    """The learning rate's course over the elapsed share of the time."""
-    return share / WARM if share < WARM else 0.5 * (1 + math.cos(math.pi * min(1.0, (share - WARM) / (1 - WARM))))
+def factor(share: float, falls: bool) -> float:
+    """The learning rate's course over the elapsed share of the run."""
+    if share < WARM or not falls:
+        return min(1.0, share / WARM)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (share - WARM) / (1 - WARM))))
+
+
+class Setting(NamedTuple):
+    rate: float
+    ratio: float
+
+
+def tuned(report: dict[str, Any], name: str) -> Setting | None:
+    """The best by tokens on seed 0."""
+    name = ENTRANTS[name].like or name
+    runs = [run for run in report["runs"] if run["name"] == name and run["seed"] == 0 and run["by"] == "tokens"]
+    runs = [run for run in runs if run["loss"] is not None]
+    best = min(runs, key=lambda run: run["loss"]) if runs else None
+    return Setting(best["rate"], best["ratio"]) if best else None
 
 
 class Race:
     def __init__(self, options: Any) -> None:
         self.options, self.device = options, options.device
-        self.size = TINY if options.tiny else SIZE
+        self.size = TINY if options.tiny else SIZES[options.size]
         self.count, self.windows = (4, 8) if options.tiny else (BATCH, WINDOWS)
         self.text = Text(options.data, self.size.context, self.device)
         self.body = block if options.tiny and not options.compile else torch.compile(block)
-        self.began = time.perf_counter()
-        self.report = {"machine": machine(self.device), "tiny": options.tiny, "seconds": options.seconds, "runs": []}
-        self.report |= {"batch": self.count, "context": self.size.context, "windows": self.windows, "warm": WARM}
+        self.began, self.warmed = time.perf_counter(), set[str]()
+        self.report = {"machine": machine(self.device), "tiny": options.tiny, "size": options.size, "runs": []}
+        self.report |= {"steps": options.steps, "seconds": options.seconds, "batch": self.count}
+        self.report |= {"context": self.size.context, "windows": self.windows, "warm": WARM}
         if options.out.exists():
             old = json.loads(options.out.read_text(encoding="utf-8"))
-            same = all(
-                old.get(key) == self.report[key] for key in ("tiny", "seconds", "batch", "context", "windows", "warm")
-            )
+            same = all(old.get(key) == value for key, value in self.report.items() if key not in ("machine", "runs"))
             self.report["runs"] = old["runs"] if same else []
 
     def model(self, seed: int) -> GPT:
@@ -157,64 +235,78 @@ class Race:
         return time.perf_counter() - self.began > self.options.stop
 
     def enter(self, name: str) -> None:
-        """Three rates, one beyond the edge if the best is there, and the best on the other seeds."""
-        rates = list(ENTRANTS[name].rates)
+        if self.options.by == "tokens" and ENTRANTS[name].like is None:
+            self.tune(name)
+        for seed in SEEDS[: self.options.seeds]:
+            if best := tuned(self.report, name):
+                self.once(name, best, seed)
+
+    def tune(self, name: str) -> None:
+        rates, (middle, *others) = ENTRANTS[name].rates, ENTRANTS[name].ratios
         for rate in rates:
-            self.once(name, rate, 0)
-        best = self.best(name)
-        if best in (rates[0], rates[-1]):
-            step = rates[1] / rates[0]
-            self.once(name, best / step if best == rates[0] else best * step, 0)
-        for seed in SEEDS[1:]:
-            self.once(name, self.best(name), seed)
+            self.once(name, Setting(rate, middle), 0)
+        if best := tuned(self.report, name):
+            if best.rate in (rates[0], rates[-1]):
+                self.once(name, best._replace(rate=best.rate * (0.5 if best.rate == rates[0] else 2)), 0)
+            best = tuned(self.report, name)
+            for ratio in others:
+                self.once(name, best._replace(ratio=ratio), 0)
+            best = tuned(self.report, name)
+            for factor in (0.5, 2):
+                self.once(name, best._replace(rate=best.rate * factor), 0)
 
-    def best(self, name: str) -> float | None:
-        runs = [run for run in self.report["runs"] if run["name"] == name and run["seed"] == 0]
-        return min(runs, key=lambda run: (run["loss"] is None, run["loss"] or 0.0))["rate"] if runs else None
-
-    def once(self, name: str, rate: float | None, seed: int) -> None:
-        known = {(run["name"], run["rate"], run["seed"]) for run in self.report["runs"]}
-        if rate is None or (name, rate, seed) in known or self.late():
+    def once(self, name: str, setting: Setting, seed: int) -> None:
+        key = {"name": name, "by": self.options.by, **setting._asdict(), "seed": seed}
+        if self.late() or any(key.items() <= run.items() for run in self.report["runs"]):
             return
-        run = {"name": name, "rate": rate, "seed": seed, "passes": ENTRANTS[name].passes}
-        run |= self.train(name, rate, seed)
-        self.report["runs"].append(run)
+        run = key | {"passes": ENTRANTS[name].passes} | self.train(name, setting, seed)
         self.report["parameters"] = run.pop("parameters")
+        self.report["runs"].append(run)
         write(self.options.out, self.report)
         print(" ".join(f"{key} {value}" for key, value in run.items()), flush=True)
 
-    def train(self, name: str, rate: float, seed: int) -> dict[str, Any]:
+    def train(self, name: str, setting: Setting, seed: int) -> dict[str, Any]:
         self.warm(name)
         model = self.model(seed)
-        entrant, loss = ENTRANTS[name].make(model, rate), loss_of(model, True)
+        entrant, loss = ENTRANTS[name].make(model, *setting), loss_of(model, True)
         base = [group["lr"] for group in entrant.groups]
         generator = torch.Generator(self.device).manual_seed(1000 + seed)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        steps, elapsed, seconds, clock = 0, 0.0, self.options.seconds, Clock(self.device)
-        while elapsed < seconds:
+        steps, share, clock = 0, 0.0, Clock(self.device)
+        while share < 1:
             for group, own in zip(entrant.groups, base, strict=True):
-                group["lr"] = own * factor(elapsed / seconds)
+                group["lr"] = own * factor(share, ENTRANTS[name].scheduled)
             entrant.step(loss, self.text.batch(generator, self.count))
-            steps += 1
-            elapsed = clock.tick()
+            steps, elapsed = steps + 1, clock.tick()
+            share = steps / self.options.steps if self.options.by == "tokens" else elapsed / self.options.seconds
         found = {"steps": steps, "trained_seconds": clock.stop(), "tokens": steps * self.count * self.size.context}
         if self.device == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated()
-        value = self.evaluate(loss)
+        value = self.final(entrant, loss)
         states = [state for optimizer in entrant.optimizers for state in optimizer.state.values()]
         kept = sum(t.nbytes for state in states for t in state.values() if torch.is_tensor(t))
         found |= {"loss": value if math.isfinite(value) else None, "parameters": parameters(model)}
         return found | {"state_bytes_per_parameter": kept / parameters(model)}
 
+    def final(self, entrant: Ordinary, loss: Callable[[Tensor, Tensor], Tensor]) -> float:
+        """Where the optimizer hands out another point than it trains at, the loss there."""
+        for optimizer in entrant.optimizers:
+            if isinstance(optimizer, ScheduleFree):
+                optimizer.swap(to_x=True)
+        return self.evaluate(loss)
+
     def warm(self, name: str) -> None:
         """Compile whatever this entrant needs, on a model that is thrown away."""
+        if name in self.warmed:
+            return
         model = self.model(99)
-        entrant, loss = ENTRANTS[name].make(model, 1e-4), loss_of(model, True)
+        entrant, loss = ENTRANTS[name].make(model, 1e-4, 0.1), loss_of(model, True)
         generator = torch.Generator(self.device).manual_seed(99)
         for _ in range(3):
             entrant.step(loss, self.text.batch(generator, self.count))
         self.evaluate(loss, 1)
+        self.warmed.add(name)
         gc.collect()
 
     @torch.no_grad()
@@ -223,29 +315,32 @@ class Race:
         return float(torch.stack([loss(*part) for part in parts]).mean())
 
 
-def summary(report: dict[str, Any]) -> list[str]:
-    lines = []
-    for name in ENTRANTS:
-        runs = [run for run in report["runs"] if run["name"] == name and run["loss"] is not None]
-        if runs:
-            best = min((run for run in runs if run["seed"] == 0), key=lambda run: run["loss"])
-            shown = " ".join(f"{run['loss']:.4f}" for run in runs if run["rate"] == best["rate"])
-            lines.append(f"{name:15s} rate {best['rate']:g}: {shown}  tokens {best['tokens'] / 1e6:.1f} M")
-    return lines
+def joined(files: list[Path]) -> dict[str, Any]:
+    """The runs of several reports, under the head of the first."""
+    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    return reports[0] | {"runs": [run for report in reports for run in report["runs"]]}
 
 
 def main() -> None:
     parser = arguments(__doc__, "torch-race.json")
-    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--size", choices=SIZES, default="25")
+    parser.add_argument("--by", choices=("tokens", "seconds"), default="tokens")
     parser.add_argument("--only", nargs="+", choices=ENTRANTS, default=list(ENTRANTS))
-    parser.add_argument("--seconds", type=float, default=15.0)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--seconds", type=float)
+    parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--stop", type=float, default=540.0, help="start no run after so many seconds")
     parser.add_argument("--compile", action="store_true", help="compile the blocks in a trial too")
+    parser.add_argument("--join", nargs="+", type=Path)
     options = parser.parse_args()
+    if options.join:
+        return write(options.out, joined(options.join))
+    options.steps = options.steps or STEPS[options.size]
+    options.seconds = options.seconds or SECONDS[options.size]
     race = Race(options)
     for name in options.only:
         race.enter(name)
-    print("\n".join(summary(race.report)))
 
 
 if __name__ == "__main__":

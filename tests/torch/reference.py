@@ -4,6 +4,8 @@
     m_t = beta m_{t-1} + (1 - beta) g_K(x_t) + c beta (g_k(x_t) - g_k(x_{t-1}))
     n_t = beta m_t + (1 - beta) g_K(x_t) with nesterov, m_t without
     x_{t+1} = (1 - lr weight_decay) x_t - lr scale u(n_t)
+    v_1 = q_1, v_t = beta2 v_{t-1} + (1 - beta2) q_t, q the squares of g_K(x_t), or of m_t at two points
+    u = n / sqrt(v) in the geometry adam
 
 A step at two points leaves the move by m_t to the next call, which brings the lr of that move. A step at one point,
 which is enough where c or beta is 0 in all groups, makes it at once.
@@ -27,6 +29,8 @@ DEFAULTS: dict[str, Any] = {
     "scale": 1.0,
     "start": "first",
     "maximize": False,
+    "beta2": 0.95,
+    "blocks": None,
 }
 
 
@@ -66,6 +70,13 @@ def alone(geometry: str, n: Tensor) -> Tensor:
     return newton_schulz(flat(n)).reshape(n.shape)
 
 
+def below(n: Tensor, blocks: int | None) -> Tensor:
+    """The spectral direction of matrices that lie one below the other, or of a stack."""
+    if blocks is None:
+        return torch.stack([newton_schulz(one) for one in n]) if n.ndim == 3 else alone("spectral", n)
+    return torch.cat([alone("spectral", one) for one in n.chunk(blocks)])
+
+
 class Reference:
     """`groups`: dictionaries with "params", numbers of parameters, and options; `lr` is read when a move is made.
 
@@ -85,7 +96,7 @@ class Reference:
     def begin_anew(self) -> None:
         """Forget every estimate, and what was due."""
         self.m: list[Tensor] = [torch.zeros_like(v) for v in self.x]
-        self.fresh = self.m
+        self.fresh = self.v = self.m
         self.known, self.due = set[int](), set[int]()
 
     def gradient(self, x: list[Tensor], part: Sequence[Tensor]) -> list[Tensor]:
@@ -115,9 +126,15 @@ class Reference:
         change = self.change(head) if corrected and self.known else [torch.zeros_like(v) for v in self.x]
         self.m = [self.mixed(i, fresh[i], change[i]) if i in touched else m for i, m in enumerate(self.m)]
         self.fresh = fresh
+        self.v = [self.second(i, self.m[i] if self.two_points else fresh[i], touched) for i in range(len(fresh))]
         self.known, self.due = self.known | touched, touched
         if not self.two_points:
             self.move()
+
+    def second(self, i: int, value: Tensor, touched: set[int]) -> Tensor:
+        beta2 = self.option[i]["beta2"]
+        fresh = beta2 * self.v[i] + (1 - beta2) * value**2 if i in self.known else value**2
+        return fresh if i in touched else self.v[i]
 
     def mixed(self, i: int, fresh: Tensor, change: Tensor) -> Tensor:
         beta, c = self.option[i]["beta"], self.option[i]["correction"]
@@ -142,9 +159,13 @@ class Reference:
             n[i] = beta * self.m[i] + (1 - beta) * self.fresh[i] if self.option[i]["nesterov"] else self.m[i]
         together = [i for i in n if self.option[i]["geometry"] == "euclidean"]
         size = sum((n[i].pow(2).sum() for i in together), torch.zeros((), dtype=torch.float64)).sqrt()
-        return {
-            i: zero_over_zero(v, size) if i in together else alone(self.option[i]["geometry"], v) for i, v in n.items()
-        }
+        return {i: zero_over_zero(v, size) if i in together else self.direction(i, v) for i, v in n.items()}
+
+    def direction(self, i: int, n: Tensor) -> Tensor:
+        geometry = self.option[i]["geometry"]
+        if geometry == "adam":
+            return zero_over_zero(n, self.v[i].sqrt())
+        return below(n, self.option[i]["blocks"]) if geometry == "spectral" else alone(geometry, n)
 
     def move(self) -> None:
         """By what is due."""

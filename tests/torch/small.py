@@ -24,6 +24,19 @@ def network(seed: int = 0) -> nn.Module:
     return nn.Sequential(*layers).double()
 
 
+class Stacked(nn.Module):
+    """Two matrices one below the other, and a stack of two."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fused, self.experts = (nn.Parameter(torch.randn(shape).double() / 4) for shape in ((6, 16), (2, 6, 3)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.tanh(x.flatten(1) @ self.fused.T)
+        return sum(hidden @ expert for expert in self.experts)
+
+
 def batches(steps: int = STEPS, size: int = K, seed: int = 1) -> list[tuple[Tensor, Tensor]]:
     draw = torch.Generator().manual_seed(seed)
     images = torch.randn(steps, size, 1, 4, 4, dtype=torch.float64, generator=draw)

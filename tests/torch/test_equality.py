@@ -16,6 +16,7 @@ from small import (
     LR,
     STEPS,
     K,
+    Stacked,
     apart,
     batches,
     by_accumulation,
@@ -291,6 +292,35 @@ def test_closure_with_several_backwards(memory: str) -> None:
         opt.step(closure, backwards=2)
         assert apart(model, weights) < CLOSE
         assert momenta_apart(opt, model, m) < CLOSE
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("correction", [0.0, 1.0])
+def test_averages_of_squares(memory: str, correction: float) -> None:
+    """Of gradients with one point, of estimates with two; a coordinate whose squares are all zero stays."""
+    model = network()
+    options = {"correction": correction, "nesterov": True, "beta2": 0.8, "start": "zero"}
+    groups = grouped(model, "adam", lr=0.005, **options)
+    path = path_of(reference(model, groups), K, SHORT)
+    follow(optimizer(model, groups, memory=memory), model, path, ENTRANCES["batch"])
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("portion", [1, 2**23])
+def test_several_matrices_in_a_tensor(memory: str, portion: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fused queries, keys and values, and a stack of experts: every matrix by itself, whoever shares its batch."""
+    monkeypatch.setattr("normstorm.torch.directions.TOGETHER", portion)
+    model = Stacked()
+    groups = [{"params": [i], "geometry": "spectral", "lr": 0.01, "blocks": n} for i, n in enumerate((2, None))]
+    slow = reference(model, groups)
+    whole = reference(model, [group | {"blocks": 1} for group in groups])
+    opt = optimizer(model, groups, memory=memory)
+    for batch in batches(SHORT):
+        by_batch(opt, loss_of(model), batch, K)
+        slow.step(*batch)
+        whole.step(*batch)
+        assert apart(model, slow.x) < CLOSE
+    assert apart(model, whole.x) > 1e-3
 
 
 @pytest.mark.parametrize("portion", [1, 40, 2**23])

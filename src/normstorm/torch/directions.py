@@ -6,12 +6,16 @@
     sign        sign(n)
     row         every row divided by its norm;   column: every column
     spectral    sqrt(max(1, rows / columns)) orthogonal(n), five steps of Muon's quintic iteration
+    adam        n / sqrt(v), v the average of squares that `estimates` keeps for every coordinate
 
-0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others.
+0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others. In the
+spectral geometry a tensor may hold several matrices, one below the other along the first axis (`blocks`: queries, keys
+and values in one, or a stack of experts, which has three axes); each has its own direction and scale.
 
-Source: Pethick et al. 2025 (norm balls); Jordan et al. 2024 (the quintic iteration and its scale).
+Source: Pethick et al. 2025 (norm balls); Jordan et al. 2024 (the quintic iteration and its scale); Kingma and Ba 2015.
 Departures: row and column divide by Euclidean norms, so that a row or column moves by lr; no floor is added to a norm,
-except in the spectral geometry (1e-7, as its authors).
+except in the spectral geometry (1e-7, as its authors); the average of squares begins with the first square in place of
+a correction of its bias.
 """
 
 from __future__ import annotations
@@ -24,7 +28,7 @@ from torch import Tensor
 
 from .sharding import local, on_whole, squares
 
-GEOMETRIES = ("euclidean", "tensor", "rms", "sign", "row", "column", "spectral")
+GEOMETRIES = ("euclidean", "tensor", "rms", "sign", "row", "column", "spectral", "adam")
 MATRICES = ("row", "column", "spectral")
 QUINTIC = (3.4445, -4.7750, 2.0315)
 STEPS = 5
@@ -53,8 +57,10 @@ def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
     return found
 
 
-def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
-    """u(n) of every tensor, new memory, as local shards; every geometry but euclidean."""
+def directions(
+    geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None, blocks: int | None = None
+) -> list[Tensor]:
+    """u(n) of every tensor, new memory, as local shards; every geometry but euclidean and adam."""
     if geometry == "sign":
         return [local(n).sign() for n in estimates]
     if geometry in ("tensor", "rms"):
@@ -63,7 +69,7 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
             factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
         return [_scaled(local(n), factor) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
-        return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
+        return on_whole(lambda wholes: orthogonal(wholes, dtype, blocks), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
 
 
@@ -79,8 +85,20 @@ def _scaled(n: Tensor, factor: Tensor) -> Tensor:
     return n * factor.to(n)
 
 
+def adam(estimates: Sequence[Tensor], seconds: Sequence[Tensor]) -> list[Tensor]:
+    """n / sqrt(v), new memory, of local shards."""
+    return [n * inverse(v.sqrt()) for n, v in zip(estimates, seconds, strict=True)]
+
+
 def _matrix(tensor: Tensor) -> Tensor:
     return tensor.flatten(1)
+
+
+def matrices(tensor: Tensor, blocks: int | None) -> Tensor:
+    """The matrices that a tensor holds, as a batch; None: one, or with three axes as many as the first is long."""
+    if blocks is None:
+        return tensor if tensor.ndim == 3 else _matrix(tensor)[None]
+    return tensor.reshape(blocks, tensor.shape[0] // blocks, -1)
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -94,18 +112,19 @@ def _by_lines(n: Tensor, axis: int) -> Tensor:
     return (M * inverse(norms)).to(n.dtype).reshape(n.shape)
 
 
-def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None, blocks: int | None = None) -> list[Tensor]:
     """Scaled orthogonal factors; matrices of one shape go through the iteration together."""
+    batches = [matrices(tensor, blocks) for tensor in tensors]
     shapes: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        shapes.setdefault((_matrix(tensor).shape, tensor.dtype, tensor.device), []).append(i)
+    for i, batch in enumerate(batches):
+        shapes.setdefault((batch.shape[1:], batch.dtype, batch.device), []).append(i)
     results: dict[int, Tensor] = {}
     for (shape, kind, device), members in shapes.items():
         rows, columns = shape
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
         usual = dtype or _usual(kind, device)
-        factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in members]), usual, scale).to(kind)
-        for i, factor in zip(members, factors, strict=True):
+        factors = newton_schulz(torch.cat([batches[i] for i in members]), usual, scale).to(kind)
+        for i, factor in zip(members, factors.split([len(batches[i]) for i in members]), strict=True):
             results[i] = factor.reshape(tensors[i].shape)
     return [results[i] for i in range(len(tensors))]
 

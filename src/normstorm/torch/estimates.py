@@ -2,6 +2,7 @@
 
     momentum   m, the estimate itself
     fresh      the gradient at the new point, where a step between two points looks ahead (nesterov)
+    square     v, the average of squares, in the geometry adam: of gradients, or with two points of estimates
     stage      NONE, READY or DUE
 
 A step reads and changes them through `Estimates` alone.
@@ -115,6 +116,18 @@ class Estimates:
         """m <- keep m + take g; the sum of squares of the new m, if that came for nothing."""
         return lerp_(self.shards(params, name), gradients(params), keep, take, self.fused)
 
+    def seconds(self, params: Iterable[Tensor]) -> list[Tensor]:
+        return self.shards(params, "square")
+
+    def fold_squares(self, group: Group, params: list[Tensor], values: list[Tensor], factor: float = 1.0) -> None:
+        """v <- beta2 v + (1 - beta2) (factor value)^2, from the first square on; nothing in another geometry."""
+        if group["geometry"] != "adam":
+            return
+        beta2 = float(group["beta2"])
+        for p, v, value in zip(params, self.seconds(params), values, strict=True):
+            square = (value * factor).square()
+            v.copy_(square) if self.stage(p) == NONE else v.lerp_(square.to(v.dtype), 1 - beta2)
+
     def squares(self, lists: list[list[Tensor]]) -> list[Tensor] | None:
         """As the kernels add them, so that a run that is resumed goes on bit by bit; None: they cannot serve."""
         momenta = [self.momentum(params) for params in lists if params]
@@ -132,12 +145,14 @@ class Estimates:
                     _buffer(state, p, "momentum")
                     if group["nesterov"] and two_points:
                         _buffer(state, p, "fresh")
+                    if group["geometry"] == "adam":
+                        _buffer(state, p, "square")
 
     def check_loaded(self) -> None:
         """What a checkpoint brought fits the parameters."""
         for p in self.params:
             state = self._state[p]
-            for name in state.keys() & {"momentum", "fresh"}:
+            for name in state.keys() & {"momentum", "fresh", "square"}:
                 if not isinstance(state[name], Tensor) or state[name].shape != p.shape:
                     shape = tuple(getattr(state[name], "shape", ()))
                     raise ValueError(

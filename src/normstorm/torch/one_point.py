@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .estimates import NONE, READY, Estimates, drop_gradients, mixed, with_gradient
+from .estimates import NONE, READY, Estimates, drop_gradients, gradients, mixed, with_gradient
 from .hooks import Folding
 from .passes import first_weight
 from .sharding import spread
@@ -24,7 +24,7 @@ class OnePointStep:
     def __init__(self, estimates: Estimates, factor: float = 1.0) -> None:
         self.estimates = estimates
         self.factor = factor
-        self._update = Update(estimates.fused, self._ahead)
+        self._update = Update(estimates.fused, self._ahead, estimates.seconds)
         self._waiting: list[tuple[Group, list[Tensor]]] = []
         self._sums: list[Tensor | None] = []
         self._begun = False
@@ -43,6 +43,7 @@ class OnePointStep:
             if not some:
                 continue
             sums = self.estimates.fold(some, keep, weight * self.factor)
+            self.estimates.fold_squares(group, some, gradients(some), self.factor)
             self.estimates.set_stage(some, READY)
             self._begun = True
             if group["geometry"] == "euclidean":

@@ -48,7 +48,7 @@ class NormalizedStorm(Optimizer):
     params          as for every torch.optim.Optimizer
     lr              length of a step, in the norm of the geometry
     beta            in [0, 1): weight of the past
-    geometry        euclidean (the paper), tensor, rms, sign, row, column, spectral: see `directions`
+    geometry        euclidean (the paper), tensor, rms, sign, row, column, spectral, adam: see `directions`
     correction      in [0, 1]: weight of the difference on the same samples; 1 is the paper, 0 needs one pass
     weight_decay    decoupled
     nesterov        look ahead by the fresh gradient; with two points it costs one more copy of the parameters
@@ -60,6 +60,9 @@ class NormalizedStorm(Optimizer):
                     pass and no variance reduction, exactly quasi-hyperbolic momentum c g + (1 - c) m)
     memory          fast or lean
     maximize        ascend
+    beta2           in [0, 1): weight of the past in the averages of squares of the geometry adam
+    blocks          of the geometry spectral: how many matrices a tensor holds along its first axis; None: one, or if
+                    it has three axes as many as the first is long
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
     fused           None: Triton kernels where they can serve; True, False
     module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
@@ -92,6 +95,8 @@ class NormalizedStorm(Optimizer):
         difference: str = "exact",
         memory: str = "fast",
         maximize: bool = False,
+        beta2: float = 0.95,
+        blocks: int | None = None,
         spectral_dtype: torch.dtype | None = None,
         fused: bool | None = None,
         module: nn.Module | None = None,
@@ -108,6 +113,8 @@ class NormalizedStorm(Optimizer):
             "start": start,
             "difference": difference,
             "maximize": maximize,
+            "beta2": beta2,
+            "blocks": blocks,
             "spectral_dtype": spectral_dtype,
         }
         for name, value in (wide | options).items():

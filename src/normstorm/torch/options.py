@@ -41,6 +41,8 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "correction": (lambda value: 0 <= as_number(value) <= 1, "a number in [0, 1]"),
     "weight_decay": (_finite(0), "a number >= 0"),
     "scale": (_finite(0, strict=True), "a number > 0"),
+    "beta2": (lambda value: 0 <= as_number(value) < 1, "a number in [0, 1)"),
+    "blocks": (lambda value: value is None or (integer(value) or 0) >= 1, "None or an integer >= 1"),
     "geometry": (lambda value: value in GEOMETRIES, f"one of {', '.join(GEOMETRIES)}"),
     "difference": (lambda value: value in DIFFERENCES, f"one of {', '.join(DIFFERENCES)}"),
     "start": (lambda value: value in STARTS, f"one of {', '.join(STARTS)}"),
@@ -81,4 +83,9 @@ def check_group(group: dict[str, Any]) -> None:
             raise ValueError(
                 f"{WHO}: geometry must not be {group['geometry']!r} for a tensor with fewer than two axes, which is no "
                 f"matrix; got one of shape {tuple(p.shape)}"
+            )
+        if group["geometry"] == "spectral" and group["blocks"] and p.shape[0] % group["blocks"]:
+            raise ValueError(
+                f"{WHO}: blocks must divide the first axis of a tensor; got blocks={group['blocks']} and one of shape "
+                f"{tuple(p.shape)}"
             )

@@ -10,11 +10,11 @@ from torch import nn
 from .optimizer import NormalizedStorm
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
-SMALL = 0.1  # of embeddings, heads and vectors, against matrices: their coordinates move by lr times this
+SMALL = 0.15  # of embeddings, heads and vectors, against matrices: their coordinates move by lr times this
 
 
 def assign(model: nn.Module, head: nn.Module | None = None) -> list[dict[str, Any]]:
-    """Parameter groups: spectral for hidden matrices and convolutions, sign for embeddings and head, rms for vectors.
+    """Parameter groups: spectral for hidden matrices and convolutions, adam for embeddings, head and vectors.
 
     `head`: the output layer; None takes the last nn.Linear, unless it is the only matrix. A tensor that is shared with
     an embedding counts as one.
@@ -27,11 +27,11 @@ def assign(model: nn.Module, head: nn.Module | None = None) -> list[dict[str, An
     last = head if head is not None else _last(linear, model)
     outer = {p for layer in model.modules() if isinstance(layer, EMBEDDINGS) for p in layer.parameters()}
     outer |= set(last.parameters()) if last is not None else set()
-    groups: dict[str, list[nn.Parameter]] = {"spectral": [], "sign": [], "rms": []}
+    groups: dict[str, list[nn.Parameter]] = {"spectral": [], "adam": []}
     for p in model.parameters():
         if p.requires_grad:
-            groups["rms" if p.ndim < 2 else "sign" if p in outer else "spectral"].append(p)
-    scales = {"spectral": 1.0, "sign": SMALL, "rms": SMALL}
+            groups["adam" if p.ndim < 2 or p in outer else "spectral"].append(p)
+    scales = {"spectral": 1.0, "adam": SMALL}
     return [{"params": ps, "geometry": name, "scale": scales[name]} for name, ps in groups.items() if ps]
 
 

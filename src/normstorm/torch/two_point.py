@@ -44,7 +44,7 @@ class TwoPointStep:
         self._before: dict[Tensor, Tensor] = {}
         self._sums: list[Tensor] | None = None
         self._random: RandomState | None = None
-        self._update = Update(estimates.fused, self._ahead)
+        self._update = Update(estimates.fused, self._ahead, estimates.seconds)
         if self._due:
             self._measure()
 
@@ -230,6 +230,9 @@ class TwoPointStep:
                 for some, keep, take in self._alike(with_gradient(group["params"]), last):
                     self.estimates.fold(some, keep, factor * take)
                     self._taken(some)
+        for group in self.estimates.groups:
+            some = [p for p in group["params"] if p in self._touched]
+            self.estimates.fold_squares(group, some, self.estimates.shards(some))
         rested = [p for p in self.group_of if p not in self._touched and self.estimates.stage(p) == DUE]
         self.estimates.set_stage(self._touched, DUE)
         self.estimates.set_stage(rested, READY)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import triton_launch
-from .directions import directions, inverse, portions
+from .directions import adam, directions, inverse, portions
 from .sharding import local, squares
 
 Group = dict[str, Any]
@@ -85,11 +85,17 @@ class Update:
     """x <- (1 - lr weight_decay) x - lr scale u(estimate), and the norm that Euclidean groups share.
 
     `estimates(group, params)` may make new memory if a group looks ahead: such groups go portion by portion.
+    `seconds(params)`: averages of squares, for the geometry that asks for them.
     """
 
-    def __init__(self, fused: bool | None, estimates: Callable[[Group, list[Tensor]], list[Tensor]]) -> None:
+    def __init__(
+        self,
+        fused: bool | None,
+        estimates: Callable[[Group, list[Tensor]], list[Tensor]],
+        seconds: Callable[[list[Tensor]], list[Tensor]],
+    ) -> None:
         self.fused = fused
-        self.estimates = estimates
+        self.estimates, self.seconds = estimates, seconds
         self.inverse: Tensor | None = None
 
     def measure(self, members: list[tuple[Group, list[Tensor]]], sums: Sequence[Tensor] | None = None) -> None:
@@ -121,6 +127,12 @@ class Update:
         geometry = group["geometry"]
         plain = geometry == "euclidean" and not ahead(group)
         for some in [params] if plain else self._portions(geometry, params):
-            u = self.estimates(group, some)
-            u = [local(n) for n in u] if geometry == "euclidean" else directions(geometry, u, group["spectral_dtype"])
+            u = self._directions(group, some)
             axpy_([local(p) for p in some], u, *self.lengths(group), self.fused)
+
+    def _directions(self, group: Group, params: list[Tensor]) -> list[Tensor]:
+        n = self.estimates(group, params)
+        if group["geometry"] in ("euclidean", "adam"):
+            shards = [local(one) for one in n]
+            return shards if group["geometry"] == "euclidean" else adam(shards, self.seconds(params))
+        return directions(group["geometry"], n, group["spectral_dtype"], group["blocks"])
