@@ -1,22 +1,20 @@
 """A race on byte-level text: GPTs of 25 and 120 million parameters, equal tokens and equal wall-clock.
 
-    python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens|seconds] [--only NAME ...] [--stop 540]
-    python -m benchmarks.torch.race --join FILE ... --out FILE
+    python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens seconds] [--only NAME ...] [--stop 540]
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
 Everyone has two numbers to tune on seed 0, a learning rate and the ratio of the companion's rate to it (embeddings,
-head and vectors; of AdamW too): three rates at the middle ratio, one more beyond if the best is at the edge, the other
-ratios at the best rate, and what is still missing of half and twice the rate there. The best is run on seed 1. That is
-done by tokens. By seconds, everyone runs with what was best by tokens; the clock runs during training only: compilation,
-the first steps of a throw-away optimizer and evaluation are outside.
+head and vectors; of AdamW too): three rates at the usual ratio, one more beyond if the best is at the edge, and other
+ratios at the best rate. The best is run on seed 1. That is done by tokens. By seconds, everyone runs with what was
+best by tokens; the clock runs during training only: compilation, the first steps of a throw-away optimizer and
+evaluation are outside.
 
 The rate warms up over the first 5 % of the run and falls to 0 along a cosine; schedule-free keeps it. No weight decay
 for anyone; AdamW and schedule-free clip gradients at norm 1. The validation loss is the mean over windows spread evenly
 over val.bin.
 
 The report is rewritten after every run, and runs that it already holds are not repeated, so that the race can be
-stopped at any moment and continued; `--stop` starts no run after so many seconds. Runs by tokens may go on side by
-side, each with its own --out; --join puts their reports together.
+stopped at any moment and continued; `--stop` starts no run after so many seconds.
 """
 
 from __future__ import annotations
@@ -55,7 +53,7 @@ from normstorm.torch import NormalizedStorm, assign
 SIZES = {"25": Size(8, 512, 8, 256, 512), "120": Size(17, 768, 12, 256, 512)}
 TINY = Size(2, 64, 2, 256, 64)
 STEPS = {"25": 610, "120": 200}  # 20 and 6.6 million tokens
-SECONDS = {"25": 12.0, "120": 13.0}
+SECONDS = {"25": 10.0, "120": 12.0}
 BATCH, WINDOWS, WARM = 64, 512, 0.05
 SEEDS = (0, 1)
 
@@ -119,7 +117,7 @@ def ours(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
 class Entrant(NamedTuple):
     make: Callable[[nn.Module, float, float], Ordinary]
     rates: tuple[float, float, float]
-    ratios: tuple[float, ...] = (0.15, 0.075, 0.3)
+    ratios: tuple[float, ...] = (0.15, 0.3, 0.075)
     passes: int = 1
     scheduled: bool = True
     like: str | None = None  # takes its rates from another, whose arithmetic it shares
@@ -129,13 +127,15 @@ SPECTRAL = (0.01, 0.02, 0.04)
 ENTRANTS = {
     "spectral": Entrant(ours, SPECTRAL),
     "spectral-lean": Entrant(partial(ours, memory="lean"), SPECTRAL, like="spectral"),
-    "spectral-stale": Entrant(partial(ours, difference="stale", correction=0.05), SPECTRAL),
-    "spectral-1": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), (0.005, 0.01, 0.02), (0.15,), 2),
+    "neurons": Entrant(partial(ours, neurons=True), SPECTRAL),
+    "neurons-lean": Entrant(partial(ours, neurons=True, memory="lean"), SPECTRAL, like="neurons"),
+    "stale": Entrant(partial(ours, difference="stale", correction=0.05), SPECTRAL),
+    "exact": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), (0.005, 0.01, 0.02), passes=2),
     "muon": Entrant(muon, SPECTRAL),
     "normuon": Entrant(partial(muon, neurons=0.95), SPECTRAL),
     "mars": Entrant(partial(muon, gamma=0.025), SPECTRAL),
-    "adamw": Entrant(adamw, (1e-3, 2e-3, 4e-3), (1.0, 0.5, 2.0)),
-    "schedule-free": Entrant(schedule_free, (2e-3, 4e-3, 8e-3), (1.0, 0.5, 2.0), scheduled=False),
+    "adamw": Entrant(adamw, (1e-3, 2e-3, 4e-3), (1.0, 2.0, 0.5)),
+    "schedule-free": Entrant(schedule_free, (2e-3, 4e-3, 8e-3), (1.0, 2.0, 0.5), scheduled=False),
 }
 
 
@@ -219,7 +219,7 @@ class Race:
         self.count, self.windows = (4, 8) if options.tiny else (BATCH, WINDOWS)
         self.text = Text(options.data, self.size.context, self.device)
         self.body = block if options.tiny and not options.compile else torch.compile(block)
-        self.began, self.warmed = time.perf_counter(), set[str]()
+        self.began, self.warmed, self.by = time.perf_counter(), set[str](), ""
         self.report = {"machine": machine(self.device), "tiny": options.tiny, "size": options.size, "runs": []}
         self.report |= {"steps": options.steps, "seconds": options.seconds, "batch": self.count}
         self.report |= {"context": self.size.context, "windows": self.windows, "warm": WARM}
@@ -234,29 +234,29 @@ class Race:
     def late(self) -> bool:
         return time.perf_counter() - self.began > self.options.stop
 
-    def enter(self, name: str) -> None:
-        if self.options.by == "tokens" and ENTRANTS[name].like is None:
+    def enter(self, name: str, by: str) -> None:
+        self.by = by
+        if by == "tokens":
+            if ENTRANTS[name].like is not None:
+                return
             self.tune(name)
         for seed in SEEDS[: self.options.seeds]:
             if best := tuned(self.report, name):
                 self.once(name, best, seed)
 
     def tune(self, name: str) -> None:
-        rates, (middle, *others) = ENTRANTS[name].rates, ENTRANTS[name].ratios
+        rates, (usual, *others) = ENTRANTS[name].rates, ENTRANTS[name].ratios[: self.options.ratios]
         for rate in rates:
-            self.once(name, Setting(rate, middle), 0)
+            self.once(name, Setting(rate, usual), 0)
         if best := tuned(self.report, name):
             if best.rate in (rates[0], rates[-1]):
                 self.once(name, best._replace(rate=best.rate * (0.5 if best.rate == rates[0] else 2)), 0)
             best = tuned(self.report, name)
             for ratio in others:
                 self.once(name, best._replace(ratio=ratio), 0)
-            best = tuned(self.report, name)
-            for factor in (0.5, 2):
-                self.once(name, best._replace(rate=best.rate * factor), 0)
 
     def once(self, name: str, setting: Setting, seed: int) -> None:
-        key = {"name": name, "by": self.options.by, **setting._asdict(), "seed": seed}
+        key = {"name": name, "by": self.by, **setting._asdict(), "seed": seed}
         if self.late() or any(key.items() <= run.items() for run in self.report["runs"]):
             return
         run = key | {"passes": ENTRANTS[name].passes} | self.train(name, setting, seed)
@@ -279,7 +279,7 @@ class Race:
                 group["lr"] = own * factor(share, ENTRANTS[name].scheduled)
             entrant.step(loss, self.text.batch(generator, self.count))
             steps, elapsed = steps + 1, clock.tick()
-            share = steps / self.options.steps if self.options.by == "tokens" else elapsed / self.options.seconds
+            share = steps / self.options.steps if self.by == "tokens" else elapsed / self.options.seconds
         found = {"steps": steps, "trained_seconds": clock.stop(), "tokens": steps * self.count * self.size.context}
         if self.device == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated()
@@ -315,32 +315,25 @@ class Race:
         return float(torch.stack([loss(*part) for part in parts]).mean())
 
 
-def joined(files: list[Path]) -> dict[str, Any]:
-    """The runs of several reports, under the head of the first."""
-    reports = [json.loads(file.read_text(encoding="utf-8")) for file in files]
-    return reports[0] | {"runs": [run for report in reports for run in report["runs"]]}
-
-
 def main() -> None:
     parser = arguments(__doc__, "torch-race.json")
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--size", choices=SIZES, default="25")
-    parser.add_argument("--by", choices=("tokens", "seconds"), default="tokens")
+    parser.add_argument("--by", nargs="+", choices=("tokens", "seconds"), default=("tokens", "seconds"))
     parser.add_argument("--only", nargs="+", choices=ENTRANTS, default=list(ENTRANTS))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float)
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
+    parser.add_argument("--ratios", type=int, default=3, help="how many ratios of the companion's rate to try")
     parser.add_argument("--stop", type=float, default=540.0, help="start no run after so many seconds")
     parser.add_argument("--compile", action="store_true", help="compile the blocks in a trial too")
-    parser.add_argument("--join", nargs="+", type=Path)
     options = parser.parse_args()
-    if options.join:
-        return write(options.out, joined(options.join))
     options.steps = options.steps or STEPS[options.size]
     options.seconds = options.seconds or SECONDS[options.size]
     race = Race(options)
-    for name in options.only:
-        race.enter(name)
+    for by in options.by:
+        for name in options.only:
+            race.enter(name, by)
 
 
 if __name__ == "__main__":

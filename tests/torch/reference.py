@@ -31,6 +31,7 @@ DEFAULTS: dict[str, Any] = {
     "maximize": False,
     "beta2": 0.95,
     "blocks": None,
+    "neurons": False,
 }
 
 
@@ -70,11 +71,17 @@ def alone(geometry: str, n: Tensor) -> Tensor:
     return newton_schulz(flat(n)).reshape(n.shape)
 
 
-def below(n: Tensor, blocks: int | None) -> Tensor:
-    """The spectral direction of matrices that lie one below the other, or of a stack."""
-    if blocks is None:
-        return torch.stack([newton_schulz(one) for one in n]) if n.ndim == 3 else alone("spectral", n)
-    return torch.cat([alone("spectral", one) for one in n.chunk(blocks)])
+def held(n: Tensor, blocks: int | None) -> list[Tensor]:
+    """The matrices of a tensor: a stack, or one below the other."""
+    if blocks is None and n.ndim == 3:
+        return list(n)
+    return [flat(one) for one in n.chunk(blocks or 1)]
+
+
+def evened(u: Tensor, squares: Tensor) -> Tensor:
+    """Rows over the roots of their average squares, and the norm that the matrix had."""
+    found = u / squares.sqrt()[:, None]
+    return found * u.norm() / found.norm()
 
 
 class Reference:
@@ -98,6 +105,7 @@ class Reference:
         self.m: list[Tensor] = [torch.zeros_like(v) for v in self.x]
         self.fresh = self.v = self.m
         self.known, self.due = set[int](), set[int]()
+        self.rows: dict[tuple[int, int], Tensor] = {}
 
     def gradient(self, x: list[Tensor], part: Sequence[Tensor]) -> list[Tensor]:
         """Also where nothing depends on a parameter: zeros."""
@@ -165,7 +173,17 @@ class Reference:
         geometry = self.option[i]["geometry"]
         if geometry == "adam":
             return zero_over_zero(n, self.v[i].sqrt())
-        return below(n, self.option[i]["blocks"]) if geometry == "spectral" else alone(geometry, n)
+        if geometry != "spectral":
+            return alone(geometry, n)
+        parts = [newton_schulz(matrix) for matrix in held(n, self.option[i]["blocks"])]
+        if self.option[i]["neurons"]:
+            parts = [self.by_neurons((i, j), u, self.option[i]["beta2"]) for j, u in enumerate(parts)]
+        return torch.cat(parts).reshape(n.shape)
+
+    def by_neurons(self, key: tuple[int, int], u: Tensor, beta2: float) -> Tensor:
+        mean = u.pow(2).mean(1)
+        self.rows[key] = beta2 * self.rows[key] + (1 - beta2) * mean if key in self.rows else mean
+        return evened(u, self.rows[key])
 
     def move(self) -> None:
         """By what is due."""

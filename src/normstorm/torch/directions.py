@@ -10,9 +10,12 @@
 
 0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others. In the
 spectral geometry a tensor may hold several matrices, one below the other along the first axis (`blocks`: queries, keys
-and values in one, or a stack of experts, which has three axes); each has its own direction and scale.
+and values in one, or a stack of experts, which has three axes); each has its own direction and scale. With `neurons`,
+every row of an orthogonal matrix is divided by the root of its average square over the steps, and the matrix brought
+back to its norm.
 
-Source: Pethick et al. 2025 (norm balls); Jordan et al. 2024 (the quintic iteration and its scale); Kingma and Ba 2015.
+Source: Pethick et al. 2025 (norm balls); Jordan et al. 2024 (the quintic iteration and its scale); Kingma and Ba 2015;
+Li et al. 2025 (neurons).
 Departures: row and column divide by Euclidean norms, so that a row or column moves by lr; no floor is added to a norm,
 except in the spectral geometry (1e-7, as its authors); the average of squares begins with the first square in place of
 a correction of its bias.
@@ -22,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -33,6 +37,7 @@ MATRICES = ("row", "column", "spectral")
 QUINTIC = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 FLOOR = 1e-7
+LEAST = 1e-20
 TOGETHER = 2**25  # numbers whose directions exist at one time, unless one tensor has more
 
 
@@ -57,8 +62,19 @@ def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
     return found
 
 
+class Neurons(NamedTuple):
+    """Average squares of the rows of every tensor, which change as directions are made; 0: none yet."""
+
+    squares: list[Tensor]
+    beta2: float
+
+
 def directions(
-    geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None, blocks: int | None = None
+    geometry: str,
+    estimates: Sequence[Tensor],
+    dtype: torch.dtype | None,
+    blocks: int | None = None,
+    neurons: Neurons | None = None,
 ) -> list[Tensor]:
     """u(n) of every tensor, new memory, as local shards; every geometry but euclidean and adam."""
     if geometry == "sign":
@@ -69,7 +85,7 @@ def directions(
             factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
         return [_scaled(local(n), factor) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
-        return on_whole(lambda wholes: orthogonal(wholes, dtype, blocks), estimates)
+        return on_whole(lambda wholes: orthogonal(wholes, dtype, blocks, neurons), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
 
 
@@ -86,8 +102,11 @@ def _scaled(n: Tensor, factor: Tensor) -> Tensor:
 
 
 def adam(estimates: Sequence[Tensor], seconds: Sequence[Tensor]) -> list[Tensor]:
-    """n / sqrt(v), new memory, of local shards."""
-    return [n * inverse(v.sqrt()) for n, v in zip(estimates, seconds, strict=True)]
+    """n / sqrt(v), new memory, of local shards; the floor is far below any v that is not zero."""
+    roots = torch._foreach_sqrt(list(seconds))
+    torch._foreach_clamp_min_(roots, LEAST)
+    u = torch._foreach_div(list(estimates), roots)
+    return [one.to(n.dtype) for one, n in zip(u, estimates, strict=True)]
 
 
 def _matrix(tensor: Tensor) -> Tensor:
@@ -106,13 +125,22 @@ def _wide(tensor: Tensor) -> torch.dtype:
     return torch.promote_types(tensor.dtype, torch.float32)
 
 
+def rows_of(tensor: Tensor, blocks: int | None) -> tuple[int, int, int]:
+    """How many matrices a tensor holds and how many rows each: the shape of averages over their rows."""
+    if blocks is None and tensor.ndim == 3:
+        return tensor.shape[0], tensor.shape[1], 1
+    return blocks or 1, tensor.shape[0] // (blocks or 1), 1
+
+
 def _by_lines(n: Tensor, axis: int) -> Tensor:
     M = _matrix(n)
     norms = torch.linalg.vector_norm(M, dim=axis, keepdim=True, dtype=_wide(M))
     return (M * inverse(norms)).to(n.dtype).reshape(n.shape)
 
 
-def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None, blocks: int | None = None) -> list[Tensor]:
+def orthogonal(
+    tensors: Sequence[Tensor], dtype: torch.dtype | None, blocks: int | None = None, neurons: Neurons | None = None
+) -> list[Tensor]:
     """Scaled orthogonal factors; matrices of one shape go through the iteration together."""
     batches = [matrices(tensor, blocks) for tensor in tensors]
     shapes: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
@@ -124,9 +152,21 @@ def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None, blocks: int
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
         usual = dtype or _usual(kind, device)
         factors = newton_schulz(torch.cat([batches[i] for i in members]), usual, scale).to(kind)
-        for i, factor in zip(members, factors.split([len(batches[i]) for i in members]), strict=True):
+        if neurons is not None:
+            factors = _by_neurons(factors, [neurons.squares[i] for i in members], neurons.beta2)
+        for i, factor in zip(members, factors.split_with_sizes([len(batches[i]) for i in members]), strict=True):
             results[i] = factor.reshape(tensors[i].shape)
     return [results[i] for i in range(len(tensors))]
+
+
+def _by_neurons(batch: Tensor, squares: list[Tensor], beta2: float) -> Tensor:
+    mean = batch.to(_wide(batch)).square().mean(2, keepdim=True)
+    old = torch.cat(squares).to(mean)
+    new = torch.where(old > 0, torch.lerp(old, mean, 1 - beta2), mean)
+    torch._foreach_copy_(squares, list(new.split_with_sizes([len(some) for some in squares])))
+    rows = inverse(new.sqrt())
+    length = mean.sum(1, keepdim=True) * inverse((mean * rows * rows).sum(1, keepdim=True))
+    return (batch * (rows * length.sqrt())).to(batch.dtype)
 
 
 def _usual(kind: torch.dtype, device: torch.device) -> torch.dtype:

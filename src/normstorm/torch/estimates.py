@@ -3,6 +3,7 @@
     momentum   m, the estimate itself
     fresh      the gradient at the new point, where a step between two points looks ahead (nesterov)
     square     v, the average of squares, in the geometry adam: of gradients, or with two points of estimates
+    neurons    averages of squares of rows, in the geometry spectral: the same in every process
     stage      NONE, READY or DUE
 
 A step reads and changes them through `Estimates` alone.
@@ -18,9 +19,10 @@ import torch
 from torch import Tensor
 
 from . import triton_launch
+from .directions import rows_of
 from .options import WHO
 from .sharding import local, spread
-from .updates import Group, lerp_
+from .updates import Group, by_neurons, lerp_
 
 NONE, READY, DUE = 0, 1, 2  # no estimate yet; an estimate; an estimate whose move is still to be made
 
@@ -53,7 +55,8 @@ def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tenso
 def _buffer(state: dict[str, Any], p: Tensor, name: str) -> Tensor:
     """A tensor of the state of a parameter, zero where there was none."""
     if name not in state:
-        state[name] = torch.zeros_like(p, memory_format=torch.preserve_format)
+        wide = torch.promote_types(p.dtype, torch.float32) if name == "square" else p.dtype
+        state[name] = torch.zeros_like(p, dtype=wide, memory_format=torch.preserve_format)
     found: Tensor = state[name]
     return found
 
@@ -116,17 +119,20 @@ class Estimates:
         """m <- keep m + take g; the sum of squares of the new m, if that came for nothing."""
         return lerp_(self.shards(params, name), gradients(params), keep, take, self.fused)
 
-    def seconds(self, params: Iterable[Tensor]) -> list[Tensor]:
-        return self.shards(params, "square")
+    def seconds(self, params: Iterable[Tensor], name: str = "square") -> list[Tensor]:
+        """Averages of squares, as they are for this process."""
+        return [local(self._state[p][name]) for p in params]
 
     def fold_squares(self, group: Group, params: list[Tensor], values: list[Tensor], factor: float = 1.0) -> None:
         """v <- beta2 v + (1 - beta2) (factor value)^2, from the first square on; nothing in another geometry."""
         if group["geometry"] != "adam":
             return
-        beta2 = float(group["beta2"])
-        for p, v, value in zip(params, self.seconds(params), values, strict=True):
-            square = (value * factor).square()
-            v.copy_(square) if self.stage(p) == NONE else v.lerp_(square.to(v.dtype), 1 - beta2)
+        for begun, keep in ((False, 0.0), (True, float(group["beta2"]))):
+            some = [(p, value) for p, value in zip(params, values, strict=True) if (self.stage(p) != NONE) == begun]
+            if some:
+                v, own = self.seconds([p for p, _ in some]), [value for _, value in some]
+                torch._foreach_mul_(v, keep) if begun else torch._foreach_zero_(v)
+                torch._foreach_addcmul_(v, own, own, value=(1 - keep) * factor**2)
 
     def squares(self, lists: list[list[Tensor]]) -> list[Tensor] | None:
         """As the kernels add them, so that a run that is resumed goes on bit by bit; None: they cannot serve."""
@@ -147,6 +153,10 @@ class Estimates:
                         _buffer(state, p, "fresh")
                     if group["geometry"] == "adam":
                         _buffer(state, p, "square")
+                    if by_neurons(group):
+                        shape = rows_of(p, group["blocks"])
+                        if "neurons" not in state or state["neurons"].shape != shape:
+                            state["neurons"] = torch.zeros(shape, device=local(p).device)
 
     def check_loaded(self) -> None:
         """What a checkpoint brought fits the parameters."""

@@ -60,9 +60,10 @@ class NormalizedStorm(Optimizer):
                     pass and no variance reduction, exactly quasi-hyperbolic momentum c g + (1 - c) m)
     memory          fast or lean
     maximize        ascend
-    beta2           in [0, 1): weight of the past in the averages of squares of the geometry adam
+    beta2           in [0, 1): weight of the past in averages of squares, of the geometry adam and of neurons
     blocks          of the geometry spectral: how many matrices a tensor holds along its first axis; None: one, or if
                     it has three axes as many as the first is long
+    neurons         of the geometry spectral: rows are evened out by their average squares
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
     fused           None: Triton kernels where they can serve; True, False
     module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
@@ -97,6 +98,7 @@ class NormalizedStorm(Optimizer):
         maximize: bool = False,
         beta2: float = 0.95,
         blocks: int | None = None,
+        neurons: bool = False,
         spectral_dtype: torch.dtype | None = None,
         fused: bool | None = None,
         module: nn.Module | None = None,
@@ -115,6 +117,7 @@ class NormalizedStorm(Optimizer):
             "maximize": maximize,
             "beta2": beta2,
             "blocks": blocks,
+            "neurons": neurons,
             "spectral_dtype": spectral_dtype,
         }
         for name, value in (wide | options).items():

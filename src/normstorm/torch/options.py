@@ -47,6 +47,7 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "difference": (lambda value: value in DIFFERENCES, f"one of {', '.join(DIFFERENCES)}"),
     "start": (lambda value: value in STARTS, f"one of {', '.join(STARTS)}"),
     "nesterov": (lambda value: isinstance(value, bool), "True or False"),
+    "neurons": (lambda value: isinstance(value, bool), "True or False"),
     "maximize": (lambda value: isinstance(value, bool), "True or False"),
     "spectral_dtype": (
         lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),

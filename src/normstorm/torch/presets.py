@@ -32,7 +32,8 @@ def assign(model: nn.Module, head: nn.Module | None = None) -> list[dict[str, An
         if p.requires_grad:
             groups["adam" if p.ndim < 2 or p in outer else "spectral"].append(p)
     scales = {"spectral": 1.0, "adam": SMALL}
-    return [{"params": ps, "geometry": name, "scale": scales[name]} for name, ps in groups.items() if ps]
+    own = {"spectral": {}, "adam": {"beta": 0.9, "nesterov": False, "start": "first"}}
+    return [{"params": ps, "geometry": name, "scale": scales[name], **own[name]} for name, ps in groups.items() if ps]
 
 
 def _last(linear: list[nn.Linear], model: nn.Module) -> nn.Linear | None:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from . import triton_launch
-from .directions import adam, directions, inverse, portions
+from .directions import Neurons, adam, directions, inverse, portions
 from .sharding import local, squares
 
 Group = dict[str, Any]
@@ -81,18 +81,22 @@ def ahead(group: Group) -> float:
     return 1 - float(group["beta"]) * (1 - c) if group["nesterov"] else float(c)
 
 
+def by_neurons(group: Group) -> bool:
+    return bool(group["neurons"] and group["geometry"] == "spectral")
+
+
 class Update:
     """x <- (1 - lr weight_decay) x - lr scale u(estimate), and the norm that Euclidean groups share.
 
     `estimates(group, params)` may make new memory if a group looks ahead: such groups go portion by portion.
-    `seconds(params)`: averages of squares, for the geometry that asks for them.
+    `seconds(params, name)`: averages of squares, of coordinates or neurons, for a geometry that asks for them.
     """
 
     def __init__(
         self,
         fused: bool | None,
         estimates: Callable[[Group, list[Tensor]], list[Tensor]],
-        seconds: Callable[[list[Tensor]], list[Tensor]],
+        seconds: Callable[[list[Tensor], str], list[Tensor]],
     ) -> None:
         self.fused = fused
         self.estimates, self.seconds = estimates, seconds
@@ -134,5 +138,6 @@ class Update:
         n = self.estimates(group, params)
         if group["geometry"] in ("euclidean", "adam"):
             shards = [local(one) for one in n]
-            return shards if group["geometry"] == "euclidean" else adam(shards, self.seconds(params))
-        return directions(group["geometry"], n, group["spectral_dtype"], group["blocks"])
+            return shards if group["geometry"] == "euclidean" else adam(shards, self.seconds(params, "square"))
+        neurons = Neurons(self.seconds(params, "neurons"), float(group["beta2"])) if by_neurons(group) else None
+        return directions(group["geometry"], n, group["spectral_dtype"], group["blocks"], neurons)
