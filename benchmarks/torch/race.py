@@ -267,6 +267,7 @@ class Race:
 
     def train(self, name: str, setting: Setting, seed: int) -> dict[str, Any]:
         self.warm(name)
+        gc.collect()  # what the run before has left
         model = self.model(seed)
         entrant, loss = ENTRANTS[name].make(model, *setting), loss_of(model, True)
         base = [group["lr"] for group in entrant.groups]
@@ -307,7 +308,6 @@ class Race:
             entrant.step(loss, self.text.batch(generator, self.count))
         self.evaluate(loss, 1)
         self.warmed.add(name)
-        gc.collect()
 
     @torch.no_grad()
     def evaluate(self, loss: Callable[[Tensor, Tensor], Tensor], batches: int | None = None) -> float:

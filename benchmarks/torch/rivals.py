@@ -22,7 +22,7 @@ Departures: no weight decay, as for every contender; all three keep Muon's scale
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -68,27 +68,27 @@ class Muon(torch.optim.Optimizer):
     def _estimates(self, group: dict[str, Any]) -> list[Tensor]:
         g, mu = [p.grad for p in group["params"]], group["mu"]
         if group["gamma"]:
-            last = [self._kept(p, "last", p.grad) for p in group["params"]]
+            last = [self._kept(p, "last", lambda p=p: p.grad.clone()) for p in group["params"]]
             c = torch._foreach_lerp(last, g, 1 + group["gamma"] * mu / (1 - mu))  # g + (weight - 1) (g - last)
             torch._foreach_copy_(last, g)
             torch._foreach_div_(c, torch._foreach_clamp_min(torch._foreach_norm(c), 1.0))
             g = c
-        m = [self._kept(p, "m", torch.zeros_like(p)) for p in group["params"]]
+        m = [self._kept(p, "m", lambda p=p: torch.zeros_like(p)) for p in group["params"]]
         torch._foreach_lerp_(m, g, 1 - mu)
         return m if group["gamma"] else list(torch._foreach_lerp(g, m, mu))
 
     def _by_neurons(self, owner: Tensor, U: Tensor, beta2: float) -> Tensor:
         """Second moments of all rows of one shape, kept with the first of its tensors."""
         mean = U.square().mean(2, keepdim=True)
-        v = self._kept(owner, "v", mean)
+        v = self._kept(owner, "v", lambda: mean.clone())
         v.lerp_(mean, 1 - beta2)
         found = U / (v.sqrt() + FLOOR)
         return found * (U.norm(dim=(1, 2), keepdim=True) / found.norm(dim=(1, 2), keepdim=True))
 
-    def _kept(self, p: Tensor, name: str, first: Tensor) -> Tensor:
+    def _kept(self, p: Tensor, name: str, first: Callable[[], Tensor]) -> Tensor:
         state = self.state[p]
         if name not in state:
-            state[name] = first.clone()
+            state[name] = first()
         return state[name]
 
 

@@ -63,7 +63,7 @@ def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
 
 
 class Neurons(NamedTuple):
-    """Average squares of the rows of every tensor, which change as directions are made; 0: none yet."""
+    """Average squares of the rows of every tensor, which change as directions are made."""
 
     squares: list[Tensor]
     beta2: float
@@ -160,13 +160,14 @@ def orthogonal(
 
 
 def _by_neurons(batch: Tensor, squares: list[Tensor], beta2: float) -> Tensor:
-    mean = batch.to(_wide(batch)).square().mean(2, keepdim=True)
-    old = torch.cat(squares).to(mean)
-    new = torch.where(old > 0, torch.lerp(old, mean, 1 - beta2), mean)
+    """Squares are sums over a row, which is the same where the norm comes back; 0: there were none yet."""
+    fresh = torch.linalg.vector_norm(batch, dim=2, keepdim=True, dtype=_wide(batch)).square()
+    old = torch.cat(squares).to(fresh)
+    new = torch.where(old > 0, torch.lerp(old, fresh, 1 - beta2), fresh)
     torch._foreach_copy_(squares, list(new.split_with_sizes([len(some) for some in squares])))
-    rows = inverse(new.sqrt())
-    length = mean.sum(1, keepdim=True) * inverse((mean * rows * rows).sum(1, keepdim=True))
-    return (batch * (rows * length.sqrt())).to(batch.dtype)
+    new.clamp_min_(LEAST)
+    length = fresh.sum(1, keepdim=True) / (fresh / new).sum(1, keepdim=True).clamp_min_(LEAST)
+    return batch.mul_((length / new).sqrt_())
 
 
 def _usual(kind: torch.dtype, device: torch.device) -> torch.dtype:

@@ -49,7 +49,7 @@ def _fit(lists: Sequence[Sequence[Tensor]]) -> bool:
             same = tensor.shape == first.shape and tensor.stride() == first.stride() and tensor.device == device
             if not same or tensor.dtype not in KINDS or tensor.data_ptr() % ALIGNED:
                 return False
-        if not _dense(first):
+        if not (first.is_contiguous() or _dense(first)):
             return False
     return all(len({tensor.dtype for tensor in tensors}) == 1 for tensors in lists)
 
