@@ -13,15 +13,22 @@ from typing import Any
 from benchmarks.pages import RESULTS, fill
 
 PAGE = "pytorch.md"
-RACERS = {
+BEFORE = {
     "AdamW": "AdamW",
-    "Muon": "Muon + AdamW",
-    "MARS": "MARS-AdamW",
-    "spectral-0": "`spectral_storm`, correction 0, fast",
-    "spectral-0-lean": "`spectral_storm`, correction 0, lean",
+    "spectral-0": "`spectral_storm`, correction 0",
     "spectral-1": "`spectral_storm`, correction 1",
     "euclidean-0": "`NormalizedStorm`, correction 0",
     "euclidean-1": "`NormalizedStorm`, correction 1",
+}
+RACERS = {
+    "spectral": "`spectral_storm`",
+    "spectral-lean": "`spectral_storm`, lean",
+    "neurons": "`spectral_storm`, neurons",
+    "muon": "Muon, batched, split",
+    "normuon": "NorMuon, batched, split",
+    "mars": "MARS-M style, batched, split",
+    "adamw": "AdamW",
+    "schedule-free": "schedule-free AdamW",
 }
 Report = dict[str, Any]
 
@@ -75,34 +82,83 @@ def step_table(report: Report) -> str:
     return f"{table(['', 'ms a step', 'over AdamW', 'peak, GB'], rows)}\n\n{words}"
 
 
-def race_table(report: Report) -> str:
+def correction_table(report: Report) -> str:
     """The best learning rate of everyone, ordered by the mean loss over the seeds."""
     rows = []
-    for name, shown in RACERS.items():
+    for name, shown in BEFORE.items():
         runs = [run for run in report["runs"] if run["name"] == name and run["loss"] is not None]
-        if not runs:
-            continue
         rate = min((run for run in runs if run["seed"] == 0), key=lambda run: run["loss"])["rate"]
         own = sorted((run for run in runs if run["rate"] == rate), key=lambda run: run["seed"])
         losses, first = [run["loss"] for run in own], own[0]
-        peak = f"{first['peak_bytes'] / 1e9:.2f}" if "peak_bytes" in first else "-"
-        cells = [shown, " / ".join(f"{loss:.4f}" for loss in losses), f"{rate:g}", str(first["passes"])]
-        cells += [f"{first['tokens'] / 1e6:.1f}", f"{first['state_bytes_per_parameter']:.2f}", peak]
+        cells = [shown, slashed(losses), f"{rate:g}", str(first["passes"]), f"{first['tokens'] / 1e6:.1f}"]
         rows.append((statistics.fmean(losses), cells))
-    heads = [
-        "",
-        "validation loss",
-        "learning rate",
-        "passes",
-        "million tokens",
-        "state, bytes per parameter",
-        "peak, GB",
-    ]
+    heads = ["", "validation loss", "learning rate", "passes", "million tokens"]
     words = (
-        f"{report['machine'].get('device', 'CPU')}; {report['parameters'] / 1e6:.1f} million parameters, "
+        f"{report['machine']['device']}; {report['parameters'] / 1e6:.1f} million parameters, "
         f"{report['seconds']:g} seconds of training each, {report['batch']} x {report['context']} bytes a step."
     )
     return f"{table(heads, [cells for _, cells in sorted(rows)])}\n\n{words}"
+
+
+def slashed(losses: list[float]) -> str:
+    return " / ".join(f"{loss:.4f}" for loss in losses) or "-"
+
+
+def race_table(report: Report) -> str:
+    """Equal tokens and, where it was run, equal time; ordered by the mean loss at equal tokens."""
+    timed = any(run["by"] == "seconds" for run in report["runs"])
+    rows = [row for name in RACERS if (row := race_row(report["runs"], name, timed)) is not None]
+    heads = ["", "equal tokens", "rate, ratio", "rate / 2, x 2"]
+    heads += (["equal time", "million tokens"] if timed else []) + [
+        "ms a step",
+        "state, bytes per parameter",
+        "peak, GB",
+    ]
+    seconds = f", or {report['seconds']:g} seconds" if timed else ""
+    words = (
+        f"{report['machine']['device']}; {report['parameters'] / 1e6:.1f} million parameters, "
+        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}."
+    )
+    found = [words, *(earlier(report["earlier_by_seconds"]) if "earlier_by_seconds" in report else [])]
+    return "\n\n".join([table(heads, [cells for _, cells in sorted(rows)]), *found])
+
+
+def earlier(runs: list[Report]) -> list[str]:
+    """A first attempt at equal time, with an earlier update."""
+    names = [name for name in RACERS if any(run["name"] == name for run in runs)]
+    shown = [f"{RACERS[name]} {slashed([run['loss'] for run in runs if run['name'] == name])}" for name in names]
+    return [f"Equal time in a first attempt: {'; '.join(shown)}."]
+
+
+def race_row(runs: list[Report], name: str, timed: bool) -> tuple[float, list[str]] | None:
+    known = [run for run in runs if run["name"] == name and run["loss"] is not None]
+    by = {
+        kind: sorted((r for r in known if r["by"] == kind), key=lambda r: r["seed"]) for kind in ("tokens", "seconds")
+    }
+    if not known:
+        return None
+    first = [run for run in by["tokens"] if run["seed"] == 0]
+    best = min(first, key=lambda run: run["loss"]) if first else by["seconds"][0]
+    chosen = [r["loss"] for r in by["tokens"] if (r["rate"], r["ratio"]) == (best["rate"], best["ratio"])]
+    cells = [RACERS[name], slashed(chosen), f"{best['rate']:g}, {best['ratio']:g}", beside(first)]
+    if timed:
+        tokens = [run["tokens"] / 1e6 for run in by["seconds"]]
+        cells += [slashed([run["loss"] for run in by["seconds"]]), " / ".join(f"{n:.1f}" for n in tokens) or "-"]
+    alone = by["seconds"] or [best]
+    cells += [" / ".join(f"{run['trained_seconds'] / run['steps'] * 1e3:.1f}" for run in alone)]
+    cells += [f"{alone[0]['state_bytes_per_parameter']:.2f}", f"{alone[0]['peak_bytes'] / 1e9:.2f}"]
+    return (statistics.fmean(chosen) if chosen else by["seconds"][0]["loss"], cells)
+
+
+def beside(runs: list[Report]) -> str:
+    """Losses at half and twice the best rate, at the ratio with which the rates were tried, less the loss there."""
+    if not runs:
+        return "-"
+    ratio = runs[0]["ratio"]
+    losses = {run["rate"]: run["loss"] for run in runs if run["ratio"] == ratio}
+    best = min(losses, key=lambda rate: losses[rate])
+    found = [losses.get(rate) for rate in (best / 2, best * 2)]
+    return ", ".join("-" if loss is None else f"{loss - losses[best]:+.4f}" for loss in found)
 
 
 def tasks_table(report: Report) -> str:
@@ -128,7 +184,9 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-memory": memory_table,
     "torch-update": update_table,
     "torch-step": step_table,
-    "torch-race": race_table,
+    "torch-race-25": race_table,
+    "torch-race-120": race_table,
+    "torch-correction": correction_table,
     "torch-tasks": tasks_table,
 }
 MISSING = "Not measured yet."

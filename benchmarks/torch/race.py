@@ -246,6 +246,8 @@ class Race:
 
     def tune(self, name: str) -> None:
         rates, (usual, *others) = ENTRANTS[name].rates, ENTRANTS[name].ratios[: self.options.ratios]
+        if self.options.like is not None and (known := tuned(self.options.like, name)):
+            usual, others = known.ratio, []
         for rate in rates:
             self.once(name, Setting(rate, usual), 0)
         if best := tuned(self.report, name):
@@ -327,7 +329,9 @@ def main() -> None:
     parser.add_argument("--ratios", type=int, default=3, help="how many ratios of the companion's rate to try")
     parser.add_argument("--stop", type=float, default=540.0, help="start no run after so many seconds")
     parser.add_argument("--compile", action="store_true", help="compile the blocks in a trial too")
+    parser.add_argument("--like", type=Path, help="take ratios from this report, of another size, and do not tune them")
     options = parser.parse_args()
+    options.like = json.loads(options.like.read_text(encoding="utf-8")) if options.like else None
     options.steps = options.steps or STEPS[options.size]
     options.seconds = options.seconds or SECONDS[options.size]
     race = Race(options)

@@ -1,6 +1,6 @@
 """Two tasks where theory says that the correction pays: robust classification, and a linear head on frozen features.
 
-    python -m benchmarks.torch.tasks [--only dro|head] [--budget 60000] [--seeds 7] [--workers 2] [--out FILE]
+    python -m benchmarks.torch.tasks [--only dro|head] [--fixed] [--budget 60000] [--seeds 7] [--workers 2] [--out FILE]
 
 dro    chi-square distributionally robust classification of scikit-learn's digits, in its joint dual form: the mean of
        lam psi*((l_i - eta)/lam) + eta, psi*(t) = max(t/2 + 1, 0)^2 - 1, l_i the cross-entropy of a small tanh network
@@ -8,9 +8,9 @@ head   a network is trained on the digits 0-4 and frozen; a linear head on its f
 
 Equal sample gradients for everyone: a step costs K, or K + k with two points. Equal tuning: the same number of learning
 rates, a factor of 3 apart, times two momenta, one seed; the best setting for each of two measures is then run on fresh
-seeds. The rate falls to 0 along a line. Measures: the norm of the full gradient, averaged over the run, and the full
-objective at its end. Shown are medians over seeds with the interval that holds the true median with 95 % probability or
-more. Every batch of a seed is the same for everyone.
+seeds. The rate falls to 0 along a line, or with --fixed stays. Measures: the norm of the full gradient, averaged over
+the run, and the full objective at its end. Shown are medians over seeds with the interval that holds the true median
+with 95 % probability or more. Every batch of a seed is the same for everyone.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def look(task: Task, model: nn.Module) -> tuple[float, float]:
     return float(torch.sqrt(sum((g * g).sum() for g in gradient))), float(value.detach())
 
 
-def run(task: Task, method: Method, rate: float, beta: float, seed: int, budget: int) -> dict[str, float]:
+def run(task: Task, method: Method, rate: float, beta: float, seed: int, budget: int, fixed: bool) -> dict[str, float]:
     torch.manual_seed(seed)
     model = task.model()
     entrant = method.make(model, rate, beta)
@@ -154,7 +154,7 @@ def run(task: Task, method: Method, rate: float, beta: float, seed: int, budget:
     steps, norms, value = budget // method.cost, [], 0.0
     for step, batch in zip(range(steps), batches(task, seed), strict=False):
         for group, own in zip(entrant.groups, base, strict=True):
-            group["lr"] = own * (1 - step / steps)
+            group["lr"] = own * (1 if fixed else 1 - step / steps)
         if step * LOOKS // steps != (step - 1) * LOOKS // steps:
             norms.append(look(task, model)[0])
         entrant.step(partial(task.loss, model), batch)
@@ -175,6 +175,7 @@ class Order(NamedTuple):
     momentum: float
     seed: int
     budget: int
+    fixed: bool
 
 
 @cache
@@ -185,7 +186,7 @@ def task_of(name: str) -> Task:
 
 def serve(order: Order) -> dict[str, float]:
     method = METHODS[order.method]
-    return run(task_of(order.task), method, order.rate, order.momentum, order.seed, order.budget)
+    return run(task_of(order.task), method, *order[2:])
 
 
 def best(trials: list[tuple[Order, dict[str, float]]], measure: str) -> Order:
@@ -205,7 +206,7 @@ def interval(values: list[float]) -> dict[str, float]:
 
 def compare(name: str, options: Any, serve_all: Callable[..., list[dict[str, float]]]) -> list[dict[str, Any]]:
     orders = [
-        Order(name, method, rate, momentum, 0, options.budget)
+        Order(name, method, rate, momentum, 0, options.budget, options.fixed)
         for method in METHODS
         for momentum in MOMENTA
         for rate in rates(METHODS[method])
@@ -232,13 +233,14 @@ def compare(name: str, options: Any, serve_all: Callable[..., list[dict[str, flo
 def main() -> None:
     parser = arguments(__doc__, "torch-tasks.json")
     parser.add_argument("--only", choices=TASKS)
+    parser.add_argument("--fixed", action="store_true", help="keep the learning rate")
     parser.add_argument("--budget", type=int, default=60_000, help="sample gradients of a run")
     parser.add_argument("--seeds", type=int, default=7)
     parser.add_argument("--workers", type=int, default=2)
     options = parser.parse_args()
     budget = options.budget // 100 if options.tiny else options.budget
     report = {"machine": machine("cpu"), "tiny": options.tiny, "budget": budget, "seeds": options.seeds, "K": K}
-    report |= {"rates": RATES, "momenta": MOMENTA, "tasks": {}}
+    report |= {"rates": RATES, "momenta": MOMENTA, "fixed": options.fixed, "tasks": {}}
     options.budget, started = budget, time.perf_counter()
     with get_context("spawn").Pool(options.workers) as pool:
         for name in TASKS:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import nullcontext
 from functools import cache
 from typing import Any
@@ -325,6 +326,24 @@ def test_several_matrices_in_a_tensor(
         whole.step(*batch)
         assert apart(model, slow.x) < (1e-7 if neurons else CLOSE)  # averages of neurons are kept in float32
     assert apart(model, whole.x) > 1e-3
+
+
+@pytest.mark.parametrize("memory", MEMORY)
+@pytest.mark.parametrize("correction", [0.0, 1.0])
+def test_a_step_leaves_no_cycles(memory: str, correction: float) -> None:
+    """They would have to be collected in the midst of training."""
+    model = network()
+    opt = optimizer(model, grouped(model, "spectral", lr=0.01, correction=correction, nesterov=True), memory=memory)
+    first, second, third = batches(3)
+    for batch in (first, second):
+        by_batch(opt, loss_of(model), batch, K)
+    gc.collect()
+    gc.disable()
+    try:
+        by_batch(opt, loss_of(model), third, K)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize("portion", [1, 40, 2**23])

@@ -11,6 +11,14 @@ from normstorm.torch import NormalizedStorm, spectral_storm, triton_launch, upda
 needs_gpu = pytest.mark.skipif(
     not (torch.cuda.is_available() and triton_launch.available()), reason="needs a CUDA device and Triton"
 )
+
+
+@pytest.fixture(autouse=True)
+def _however_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small tensors would be left to plain operations."""
+    monkeypatch.setattr(triton_launch, "MANY", 0)
+
+
 SHAPES = [(1,), (7,), (1024,), (8193,), (100, 333), (3, 5, 7, 11), (0, 4)]
 
 

@@ -151,8 +151,8 @@ def test_a_diagnosis_moves_nothing_but_the_model() -> None:
 def test_the_only_linear_layer_of_a_convolutional_network_is_its_head() -> None:
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(8, 3))
     geometry = {p: group["geometry"] for group in assign(model) for p in group["params"]}
-    assert geometry[model[0].weight] == "spectral" and geometry[model[2].weight] == "sign"
-    assert [group["geometry"] for group in assign(nn.Linear(8, 3))] == ["spectral", "rms"]
+    assert geometry[model[0].weight] == "spectral" and geometry[model[2].weight] == "adam"
+    assert [group["geometry"] for group in assign(nn.Linear(8, 3))] == ["spectral", "adam"]
     with pytest.raises(ValueError, match=r"^assign: head must be None or a torch.nn.Module; got str"):
         assign(model, "fc")  # type: ignore[arg-type]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,6 +16,11 @@ from .sharding import spread
 from .updates import Group, Update, ahead
 
 
+def _ahead(estimates: Estimates, factor: float, group: Group, params: list[Tensor]) -> list[Tensor]:
+    m, part = estimates.momentum(params), ahead(group)
+    return mixed(m, [p.grad for p in params], 1 - part, part * factor) if part else m
+
+
 class OnePointStep:
     """`take` gradients, as they come; then `finish`, or `abandon` if the backward failed.
 
@@ -24,7 +30,7 @@ class OnePointStep:
     def __init__(self, estimates: Estimates, factor: float = 1.0) -> None:
         self.estimates = estimates
         self.factor = factor
-        self._update = Update(estimates.fused, self._ahead, estimates.seconds)
+        self._update = Update(estimates.fused, partial(_ahead, estimates, factor), estimates.seconds)
         self._waiting: list[tuple[Group, list[Tensor]]] = []
         self._sums: list[Tensor | None] = []
         self._begun = False
@@ -60,10 +66,6 @@ class OnePointStep:
             if group["geometry"] != "euclidean" or ahead(group) == 0:
                 self.take(group, some := [p for p in group["params"] if p in arrived])
                 drop_gradients(some)
-
-    def _ahead(self, group: Group, params: list[Tensor]) -> list[Tensor]:
-        m, part = self.estimates.momentum(params), ahead(group)
-        return mixed(m, [p.grad for p in params], 1 - part, part * self.factor) if part else m
 
     def run(self, closure: Callable[[], Any], folding: Folding) -> Any:
         """The whole step by a closure that calls backward; returns its loss."""

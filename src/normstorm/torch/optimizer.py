@@ -65,7 +65,7 @@ class NormalizedStorm(Optimizer):
                     it has three axes as many as the first is long
     neurons         of the geometry spectral: rows are evened out by their average squares
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
-    fused           None: Triton kernels where they can serve; True, False
+    fused           None: Triton kernels where they can serve and there is enough to do; True, False
     module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
                     compiled code hides: give the module with `module.compile()` or a compiled loss
 

@@ -19,6 +19,7 @@ PIECE = 1024  # numbers that one program takes
 WARPS = 4
 ALIGNED = 16  # bytes
 KINDS = (torch.float32, torch.bfloat16)
+MANY = 2**26  # numbers; with fewer the host, which makes these tables, is the limit, and not the device
 
 
 @cache
@@ -28,7 +29,7 @@ def available() -> bool:
 
 def serve(fused: bool | None, *lists: Sequence[Tensor]) -> bool:
     """Whether the kernels can take these lists, which go together tensor by tensor."""
-    if fused is False or torch.compiler.is_compiling():
+    if fused is False or torch.compiler.is_compiling() or (fused is None and _few(lists[0])):
         return False
     fit = available() and _fit(lists)
     if fused and not fit:
@@ -37,6 +38,10 @@ def serve(fused: bool | None, *lists: Sequence[Tensor]) -> bool:
             f"bfloat16 tensors on one CUDA device; got fused={fused}"
         )
     return fit
+
+
+def _few(tensors: Sequence[Tensor]) -> bool:
+    return sum(tensor.numel() for tensor in tensors) < MANY
 
 
 def _fit(lists: Sequence[Sequence[Tensor]]) -> bool:

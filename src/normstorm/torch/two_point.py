@@ -21,6 +21,11 @@ from .sharding import local, spread
 from .updates import Group, Update, axpy_lerp_
 
 
+def _ahead(estimates: Estimates, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
+    beta, m = float(group["beta"]), estimates.momentum(params)
+    return mixed(m, estimates.fresh(params), beta, 1 - beta) if group["nesterov"] else m
+
+
 class TwoPointStep:
     """`passing` old, new and rest; then `finish`, or `abandon`. Both return the squares that the next step may use.
 
@@ -44,7 +49,7 @@ class TwoPointStep:
         self._before: dict[Tensor, Tensor] = {}
         self._sums: list[Tensor] | None = None
         self._random: RandomState | None = None
-        self._update = Update(estimates.fused, self._ahead, estimates.seconds)
+        self._update = Update(estimates.fused, partial(_ahead, estimates), estimates.seconds)
         if self._due:
             self._measure()
 
@@ -193,10 +198,6 @@ class TwoPointStep:
         self._sums = None if products else self._sums
 
     # Moves.
-
-    def _ahead(self, group: Group, params: Sequence[Tensor]) -> list[Tensor]:
-        beta, m = float(group["beta"]), self.estimates.momentum(params)
-        return mixed(m, self.estimates.fresh(params), beta, 1 - beta) if group["nesterov"] else m
 
     def _euclidean(self, params: set[Tensor]) -> set[Tensor]:
         return {p for p in params if self.group_of[p]["geometry"] == "euclidean"}

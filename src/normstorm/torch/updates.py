@@ -4,8 +4,8 @@
     axpy_        x <- shrink x - length u          length: a number or a tensor without axes
     axpy_lerp_   x <- shrink x - length m, then m <- keep m + take g
 
-Plain operations, or one kernel for all tensors. `fused` None takes the kernels where they can serve, False never; True
-refuses where they cannot.
+Plain operations, or one kernel for all tensors. `fused` None takes the kernels where they can serve and lists are long,
+False never; True refuses where they cannot.
 """
 
 from __future__ import annotations
