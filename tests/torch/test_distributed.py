@@ -49,7 +49,7 @@ def test_two_processes_of_which_one_is_killed_then_three(tmp_path: Path) -> None
     assert wrong(survived) == {}
     checked = json.loads((tmp_path / "before.json").read_text(encoding="utf-8"))
     assert wrong(checked) == {}
-    assert len(checked) == 56
+    assert len(checked) == 58
     assert wrong(found) == {}
     assert {"fsdp, resumed", "ddp, resumed"} <= set(found)
     assert len(found) == 12

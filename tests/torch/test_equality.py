@@ -324,7 +324,7 @@ def test_several_matrices_in_a_tensor(
         by_batch(opt, loss_of(model), batch, K)
         slow.step(*batch)
         whole.step(*batch)
-        assert apart(model, slow.x) < (1e-7 if neurons else CLOSE)  # averages of neurons are kept in float32
+        assert apart(model, slow.x) < CLOSE
     assert apart(model, whole.x) > 1e-3
 
 

@@ -164,6 +164,8 @@ for kind in ("ddp", "fsdp"):
         }
 CHECKS["fsdp, tensor"] = lambda: follow("fsdp", "tensor")
 CHECKS["fsdp, rms"] = lambda: follow("fsdp", "rms")
+CHECKS["fsdp, adam"] = lambda: follow("fsdp", "adam", correction=0.0, nesterov=True)
+CHECKS["fsdp, neurons"] = lambda: follow("fsdp", "spectral", memory="lean", neurons=True)
 CHECKS["ddp, views"] = lambda: follow("ddp views", "euclidean")
 CHECKS["ddp, views, lean"] = lambda: follow("ddp views", "euclidean", memory="lean")
 

@@ -52,10 +52,15 @@ def mixed(a: list[Tensor], b: list[Any], of_a: float, of_b: float) -> list[Tenso
     return list(found)
 
 
+def _wide(p: Tensor) -> torch.dtype:
+    """Of squares, which sixteen bits would not hold."""
+    return torch.promote_types(p.dtype, torch.float32)
+
+
 def _buffer(state: dict[str, Any], p: Tensor, name: str) -> Tensor:
     """A tensor of the state of a parameter, zero where there was none."""
     if name not in state:
-        wide = torch.promote_types(p.dtype, torch.float32) if name == "square" else p.dtype
+        wide = _wide(p) if name == "square" else p.dtype
         state[name] = torch.zeros_like(p, dtype=wide, memory_format=torch.preserve_format)
     found: Tensor = state[name]
     return found
@@ -156,7 +161,7 @@ class Estimates:
                     if by_neurons(group):
                         shape = rows_of(p, group["blocks"])
                         if "neurons" not in state or state["neurons"].shape != shape:
-                            state["neurons"] = torch.zeros(shape, device=local(p).device)
+                            state["neurons"] = torch.zeros(shape, dtype=_wide(p), device=local(p).device)
 
     def check_loaded(self) -> None:
         """What a checkpoint brought fits the parameters."""
