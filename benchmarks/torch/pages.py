@@ -188,6 +188,7 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-race-120": race_table,
     "torch-correction": correction_table,
     "torch-tasks": tasks_table,
+    "torch-tasks-fixed": tasks_table,
 }
 MISSING = "Not measured yet."
 
