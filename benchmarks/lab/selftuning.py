@@ -60,7 +60,7 @@ RIVALS = (
 )
 DESIGN = (
     *("quadratic", "noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad", "quartic", "chain"),
-    *("logistic-nonconvex", "tanh-network"),
+    *("logistic-nonconvex", "tanh-network", "softmax", "saddles", "wide-logistic"),
 )
 PROBLEMS = (*registry.PROBLEMS, *holdout.PROBLEMS)
 DENSE = ((128, 1), (8192, 64), (2**30, 512))  # up to so many steps, a gradient is measured at every so many
@@ -252,24 +252,34 @@ def variant(part: str) -> Algorithm:
     """Kalman-STORM without a part, or with another number."""
     whole: Algorithm = CATALOGUE["kalman_storm"]()
     filtered, steps = whole.estimator, whole.schedule
+
+    def looking(**values: Any) -> Algorithm:
+        return replace(whole, estimator=replace(filtered, **values))
+
+    def stepping(**values: Any) -> Algorithm:
+        return replace(whole, schedule=replace(steps, **values))
+
     words = {
         "as it is": whole,
         "gain t^(-2/3)": replace(whole, estimator=Falling(filtered.K, filtered.k)),
-        "never stays": replace(whole, schedule=replace(steps, still=0.0)),
-        "V unchecked": replace(whole, estimator=replace(filtered, alarm=math.inf)),
-        "short memory of curvature": replace(whole, estimator=replace(filtered, bend_memory=0.03, spread_memory=0.05)),
-        "no quick fall of curvature": replace(whole, estimator=replace(filtered, quick=0.0)),
-        "no rejection": replace(whole, estimator=replace(filtered, reject=math.inf)),
-        "steps half as long": replace(whole, schedule=replace(steps, part=0.25)),
-        "steps twice as long": replace(whole, schedule=replace(steps, part=1.0)),
-        "6 first samples": replace(whole, estimator=replace(filtered, first=6)),
+        "never stays": stepping(still=0.0, shrink=0.0),
+        "steps not shrunk by V": stepping(shrink=0.0),
+        "no heed of agreement": stepping(least=1.0),
+        "noise does not move with x": looking(drift=0.0),
+        "V unchecked": looking(alarm=math.inf),
+        "long memory of curvature": looking(agreed=0.0, certain=0.0),
+        "short memory of curvature": looking(bend_memory=0.03, spread_memory=0.05),
+        "steps half as long": stepping(part=0.25),
+        "steps twice as long": stepping(part=1.0),
+        "6 first samples": looking(first=6),
     }
     return words[part]
 
 
 VARIANTS = (
-    *("as it is", "gain t^(-2/3)", "never stays", "V unchecked", "short memory of curvature"),
-    *("no quick fall of curvature", "no rejection", "steps half as long", "steps twice as long", "6 first samples"),
+    *("as it is", "gain t^(-2/3)", "never stays", "steps not shrunk by V", "no heed of agreement"),
+    *("noise does not move with x", "V unchecked", "long memory of curvature", "short memory of curvature"),
+    *("steps half as long", "steps twice as long", "6 first samples"),
 )
 
 
