@@ -172,7 +172,7 @@ def folded_valley() -> Any:
 
 
 def rare_words() -> Any:
-    """Logistic regression in 300 dimensions whose features are there in half of the rows down to one in 300; start 0."""
+    """Logistic regression in 300 dimensions; features are there in half of the rows, down to one in 300. Start 0."""
     rng = np.random.default_rng(206)
     a = (rng.uniform(size=(2000, 300)) < 1 / np.arange(2, 302)).astype(float)
     y = np.sign(a @ rng.normal(size=300) + 0.5 * rng.normal(size=2000))

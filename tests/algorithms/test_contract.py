@@ -75,6 +75,7 @@ def test_the_whole_engine_agrees(name: str) -> None:
     np.testing.assert_allclose(ours.estimate[0], theirs.m[-1], rtol=0, atol=1e-10)
     np.testing.assert_array_equal(ours.record_cost[0], np.array(theirs.cost)[ours.record_steps - 1])
     assert ours.cost[0] == theirs.cost[-1]
+    np.testing.assert_allclose(ours.error_bar[0], theirs.bar, rtol=1e-6)
 
 
 def has_branches(program: str) -> bool:

@@ -109,6 +109,11 @@ class Filtered:
         filled = (size or 0) if self.table and steps >= max(2, size or 0) else 0
         return self.first * self.K + 3 * self.k + (self.K + self.k) * (steps - 1) + filled
 
+    @property
+    def least(self) -> int:
+        """What a step asks at least."""
+        return self.K
+
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K), large_batch_key(key)
 
@@ -162,6 +167,10 @@ class Filtered:
         if self.table:
             fresh = jax.tree.map(lambda g, a, mean: g - jnp.mean(a[rows], 0) + mean, fresh, state.table, state.kept)
         return fresh, jax.tree.map(jnp.subtract, here, there)
+
+    def error_bar(self, state: Filter) -> jax.Array:
+        """What ||m - grad F(x)|| is thought to be: a root mean square, no bound."""
+        return jnp.sqrt(state.V)
 
     def gain(self, state: Filter) -> tuple[jax.Array, jax.Array]:
         """V and the weight of the next measurement, from the past alone."""

@@ -63,6 +63,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         f["longest"] = max(f["longest"], d)
         before, x = x, x - d * m / n if d > 0 else x
         path.step(oracle, m, x)
+    path.bar = f["V"] ** 0.5
     return path
 
 
