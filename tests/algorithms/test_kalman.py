@@ -164,12 +164,16 @@ def test_an_error_bar_that_lies_is_caught() -> None:
 
 
 def test_a_table_of_a_separable_sum_stays_finite_and_goes_on() -> None:
-    """Gradients fall by orders of magnitude, and what rounding took from the long ones must not be followed."""
+    """Gradients fall by orders of magnitude, and what rounding took from the long ones must not be followed.
+
+    Nor must one row's curvature be taken for that of all, though with the table one row knows the gradient.
+    """
     problem = get("separable-exponential", n=20)
     words = jnp.asarray(seed_words([1])[0])
     found = states(problem, CATALOGUE["kalman_storm"](table=True), problem.start(), words, 4000)
     assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
-    assert norm(problem.full_grad(found.x[-1])) < 1e-6
+    slopes = np.linalg.norm(jax.vmap(problem.full_grad)(found.x), axis=1)
+    assert slopes[-1] < 1e-6 and slopes.max() < 1.5 * slopes[0]
 
 
 def test_nothing_to_see() -> None:

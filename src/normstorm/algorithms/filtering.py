@@ -203,7 +203,9 @@ class Filtered:
         twist = jnp.minimum(squared_norm(jax.tree.map(jnp.subtract, secant, f.secant)) / 2, square)
         agree = 1 - twist / jnp.where(square > 0, square, 1)
         known = 1 - jnp.minimum(_over(f.S, squared_norm(f.m)), 1)
-        fall = jnp.maximum(jnp.maximum(self.bend_memory, self.agreed * agree**4), self.certain * known)
+        fall = jnp.maximum(self.bend_memory, self.agreed * agree**4)
+        if not self.table:  # with it a sample knows the gradient, but no other's curvature
+            fall = jnp.maximum(fall, self.certain * known)
         share = jnp.maximum(jnp.where(square > f.bend, self.rise, fall), 1 / moves)
         slow = jnp.maximum(self.spread_memory, 1 / moves)
         return f._replace(

@@ -33,7 +33,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         "l2": 0.0,
         "h": 0.0,
     }
-    f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0}
+    f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0, "table": table}
     _probe(oracle, x, m, rows[:k], f)
     kept: list[Array] = []
     for t in range(1, T + 1):
@@ -86,7 +86,7 @@ def _curvature(f: dict[str, Any], m: Array, change: Array, step: Array, d: float
     D, moves = -change / d, f["moves"] + 1
     square = norm(D) ** 2
     twist = min(norm(D - f["D"]) ** 2 / 2, square)
-    fall = max(0.003, 0.1 * (1 - twist / square) ** 4, 1 - f["S"] / norm(m) ** 2)
+    fall = max(0.003, 0.1 * (1 - twist / square) ** 4, 0 if f["table"] else 1 - f["S"] / norm(m) ** 2)
     share = max(0.1 if square > f["L2"] else fall, 1 / moves)
     L2 = f["L2"] + share * (square - f["L2"])
     slow, h = max(0.005, 1 / moves), float(np.sum(change * step)) / d**2
