@@ -349,8 +349,31 @@ def selftuning_table(report: dict[str, Any], budget: str = "100000") -> str:
         shown += [f"{mine['average'] / min(usual.values()):.2f}" if usual else "-"]
         shown += [f"{mine['last'] / min(last.values()):.2f}"]
         shown += ["-" if mine["error_over_V"] is None else f"{mine['error_over_V']:.2g}", f"{mine['alarms']:.0f}"]
-        lines.append(f"| {problem} | {' | '.join(shown)} |")
+        held = ", held out" if problem in report["held_out"] else ""
+        lines.append(f"| {problem}{held} | {' | '.join(shown)} |")
     return "\n".join(lines)
+
+
+def calibration_chart(report: dict[str, Any], budget: str = "100000") -> str:
+    """The squared error of m over V, on a scale of powers of 2; a number that is off the scale stands at its end."""
+    places = 3  # for a factor of 2
+    ends = ["1/16", "1/4", "1", "4", "16"]
+    rows = [f"{'':24}" + "".join(f"{end:<{2 * places}}" for end in ends).rstrip()]
+    for problem, mine in report["own"].items():
+        ratio = mine["plain"][budget]["error_over_V"]
+        if ratio is None:
+            continue
+        at = round(places * math.log2(ratio)) if ratio > 0 else -math.inf
+        at = int(max(-4 * places, min(4 * places, at))) + 4 * places
+        line = ["."] * (8 * places + 1)
+        line[4 * places] = "|"
+        line[at] = "o" if 0 < at < 8 * places else "<" if at == 0 else ">"
+        rows.append(f"{problem:24}{''.join(line)}")
+    ratios = [mine["plain"][budget]["error_over_V"] for mine in report["own"].values()]
+    known = [ratio for ratio in ratios if ratio is not None]
+    within = sum(0.5 <= ratio <= 2 for ratio in known)
+    said = f"Median {statistics.median(known):.2f}; within a factor of 2 on {within} of {len(known)} problems."
+    return "\n".join(["```text", *rows, "```", "", said])
 
 
 def selftuning_counts(report: dict[str, Any]) -> str:

@@ -27,6 +27,7 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("comparison-slopes", "comparison-slopes", "rates_table", CHOICE),
         ("selftuning-counts", "selftuning", "selftuning_counts", CHOICE),
         ("selftuning", "selftuning", "selftuning_table", CHOICE),
+        ("selftuning-calibration", "selftuning", "calibration_chart", CHOICE),
         ("selftuning-table", "selftuning", "filter_table", CHOICE),
         ("selftuning-ablation", "selftuning", "ablation_table", CHOICE),
         ("selftuning-units", "selftuning", "rescaling_line", CHOICE),

@@ -169,11 +169,12 @@ def test_a_table_of_a_separable_sum_stays_finite_and_goes_on() -> None:
     Nor must one row's curvature be taken for that of all, though with the table one row knows the gradient.
     """
     problem = get("separable-exponential", n=20)
-    words = jnp.asarray(seed_words([1])[0])
-    found = states(problem, CATALOGUE["kalman_storm"](table=True), problem.start(), words, 4000)
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
-    slopes = np.linalg.norm(jax.vmap(problem.full_grad)(found.x), axis=1)
-    assert slopes[-1] < 1e-6 and slopes.max() < 1.5 * slopes[0]
+    for seed in (2, 3):
+        words = jnp.asarray(seed_words([seed])[0])
+        found = states(problem, CATALOGUE["kalman_storm"](table=True), problem.start(), words, 4000)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+        slopes = np.linalg.norm(jax.vmap(problem.full_grad)(found.x), axis=1)
+        assert slopes[-1] < 1e-5 and slopes.max() < 1.5 * slopes[0]
 
 
 def test_nothing_to_see() -> None:
