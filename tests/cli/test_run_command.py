@@ -25,7 +25,7 @@ from normstorm.report.run_report import RunReport
 from normstorm.theory.plan import round_up
 
 OWN = f"{Path(own.__file__)}:problem"
-SAME = ["quadratic", "--target", "0.5", "--confidence", "0.95", "--seeds", "4", "--samples", "200"]
+SAME = ["quadratic", "--target", "0.5", "--confidence", "0.95", "--seeds", "4", "--method", "plan", "--samples", "200"]
 HOSTILE = "<script>alert(1)</script> & mine"
 OBSERVED = {"median", "q95", "q99", "max"}
 
@@ -43,8 +43,8 @@ def report() -> RunReport:
     """The run of `SAME`, without the command."""
     problem = PROBLEMS["quadratic"].make()
     with jax.enable_x64(True):
-        result = minimize(problem, target=0.5, confidence=0.95, seeds=4, samples=200, progress=False)
-    request = RunRequest("quadratic", target=0.5, confidence=0.95, seeds=4, samples=200)
+        result = minimize(problem, target=0.5, confidence=0.95, seeds=4, method="plan", samples=200, progress=False)
+    request = RunRequest("quadratic", target=0.5, confidence=0.95, seeds=4, method="plan", samples=200)
     date = datetime(2026, 1, 2, tzinfo=UTC)
     return RunReport(problem, request, "a <b>sum</b>", ("choose", "stop"), result, 1.5, date, "page.html")
 
@@ -100,7 +100,7 @@ def test_json_is_the_run(run, report: RunReport) -> None:
 
 
 def test_a_users_file(run) -> None:
-    words = ["--target", "0.5", "--seeds", "2", "--samples", "100", "--choose", "last", "--json"]
+    words = ["--target", "0.5", "--seeds", "2", "--method", "plan", "--samples", "100", "--choose", "last", "--json"]
     code, out, err = run("run", OWN, *words)
     found = json.loads(out)
     assert (code, err) == (0, "")
