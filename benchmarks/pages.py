@@ -438,3 +438,60 @@ def datasets_table(report: dict[str, Any]) -> str:
             cells += ["-", "-"] if found is None else [f"{found['bound']:.2g}", f"{found['seconds']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def race_table(report: dict[str, Any]) -> str:
+    """Cost of a race to a certified point, beside the plan, the promise and the limit."""
+    head = ["problem", "target", "race, median", "largest", "search, test of the first", "plan", "plan / race"]
+    head += ["promise", "limit", "race / limit", "wrong"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in report["targets"]:
+        plan = ["-", "-"] if row["plan"] is None else [f"{row['plan']:.2g}", f"{row['plan_over_race']:,.0f}"]
+        limit = ["-", "-"] if row["limit"] is None else [f"{row['limit']:,.0f}", f"{row['over_limit']:.2f}"]
+        promise = f"{row['promise']:.2g} {row['promised_by']}"
+        cells = [
+            row["problem"],
+            f"{row['part']:g} g_1 = {row['target']:.3g}",
+            f"{row['cost']:,.0f}",
+            f"{row['most']:,}",
+        ]
+        cells += [f"{row['search']:,}, {row['testing']:,}", *plan, promise, *limit]
+        cells.append(f"{row['violations']} of {row['seeds']}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def race_summary(report: dict[str, Any]) -> str:
+    """Medians over problems and targets, and the largest of what must not be large."""
+    rows = report["targets"]
+    over = [row["plan_over_race"] for row in rows if row["plan_over_race"] is not None]
+    tenth = [row["over_limit"] for row in rows if row["part"] == 0.1 and row["over_limit"] is not None]
+    wrong, seeds = sum(row["violations"] for row in rows), sum(row["seeds"] for row in rows)
+    certified = sum(row["certified"] for row in rows)
+    return (
+        f"Over {len(rows)} cases of {rows[0]['seeds']} seeds: the plan asks {statistics.median(over):,.0f} times as "
+        f"much in the median, {min(over):,.0f} at least; certified points {certified:,} of {seeds:,}, wrong ones "
+        f"{wrong}. The largest cost of a seed is {max(row['most_over_promise'] for row in rows):.2g} of what a race "
+        f"may cost. At a tenth of the first gradient norm the race costs {statistics.median(tenth):.2f} times the "
+        f"limit in the median, {max(tenth):.2f} at most."
+    )
+
+
+def race_splits_table(report: dict[str, Any]) -> str:
+    """What is certified for a budget by the rule, and over it by fixed parts for the search."""
+    parts = list(report["splits"][0]["fixed"])
+    lines = [f"| problem | by the rule | its search | {' | '.join(parts)} |", "|---" * (3 + len(parts)) + "|"]
+    for row in report["splits"]:
+        ratios = [f"{row['fixed'][part] / row['bound']:.2f}" for part in parts]
+        lines.append(f"| {row['problem']} | {row['bound']:.3g} | {row['search']:,.0f} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def race_rules_table(report: dict[str, Any]) -> str:
+    """Mean cost of a race whose tests begin at other heights of the error bar, and over that of the rule."""
+    heights = list(report["rules"][0]["costs"])
+    lines = [f"| problem | {' | '.join(heights)} |", "|---" * (1 + len(heights)) + "|"]
+    for row in report["rules"]:
+        cells = [f"{row['costs'][h]:,.0f} ({row['costs'][h] / row['costs']['1.0']:.2f})" for h in heights]
+        lines.append(f"| {row['problem']} | {' | '.join(cells)} |")
+    return "\n".join(lines)

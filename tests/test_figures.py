@@ -38,6 +38,10 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("points", "points", "points_table", "docs/theory/fresh-samples.md"),
         ("stopping", "stopping", "stopping_table", "docs/evidence.md"),
         ("datasets", "datasets", "datasets_table", "docs/evidence.md"),
+        ("race", "race", "race_table", "docs/race.md"),
+        ("race-summary", "race", "race_summary", "docs/race.md"),
+        ("race-splits", "race", "race_splits_table", "docs/race.md"),
+        ("race-rules", "race", "race_rules_table", "docs/race.md"),
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:

@@ -215,6 +215,8 @@ def race_test(
         return _labelled(_exact(source), 1.0, target)
     known, looked = noise_of(source), 0
     if known is None or seen is None:
+        if budget < 2 * PILOT:
+            return _labelled(PointCertificate(math.inf, 1.0, 0, math.nan, "almost-sure", "none"), 1 - delta, target)
         rows = np.concatenate(list(source.draw(PILOT, LOOKED)))
         budget, looked = budget - PILOT, PILOT
         seen = seen or (DRIFT * target, float(np.sum(np.var(rows, axis=0))))
@@ -223,7 +225,7 @@ def race_test(
     if whole is not None and whole <= expected:
         found = _exact(source)
     elif budget < min(expected, PILOT):
-        found = PointCertificate(math.inf, 1.0, 0, math.nan, sense)
+        found = PointCertificate(math.inf, 1.0, 0, math.nan, sense, "none")
     elif expected <= FEW and sense == "almost-sure":
         source.chunk, blocks = SMALL, -(-(expected + expected // 8) // SMALL)  # one compiled size for all of them
         found = _fixed(source, min(SMALL * blocks, budget), delta, sense, whole, noise)

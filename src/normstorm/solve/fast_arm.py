@@ -8,12 +8,11 @@ Safety. The search asks at most `search` sample gradients and the tests at most 
 gives up, and what was promised beforehand is run (`promise`). Proofs: docs/theory/race.md.
 
 When to test. The filter of `kalman_storm` knows the variance V of its error, so that ||m|| + 2 sqrt(V) is an error bar
-of ||grad F(x)||; no proof rests on it. A pass over all rows is made where ||m|| + sqrt(V) is below the target. A test
-by fresh samples takes about N/(1 - u)^2 of them if ||grad F(x)|| = u eps, with N = 4 S/eps^2 and S the variance of a
-sample; a search of cost C makes u smaller like 1/sqrt(C). So the next sample gradient of the search is worth more than
-itself while C < N u/(1 - u)^3, and the test begins after that, as soon as the error bar is below the target. After a
-test that failed the search goes on for as much as that has cost. Another algorithm, without an error bar, is tested
-whenever its cost has doubled, for no more than it has cost.
+of ||grad F(x)||; no proof rests on it. A test by fresh samples begins where the bar is below the target: the gradient
+is then near .4 of it, an earlier test would be longer or fail, and a later one would save less than the search costs
+(docs/race.md has the neighbours). A pass over all rows, which has one price, begins where ||m|| + sqrt(V) is below the
+target. After a test that failed the search goes on for as much as that has cost, and for half of its own cost at least.
+Another algorithm, without an error bar, is tested whenever its cost has doubled, for no more than it has cost.
 
 With a budget N instead of a target there is one test, with all that is left. The search ends where another sample
 gradient is worth more in the test: where bar/(cost of the search) is below width/(what is left), both falling like one
@@ -49,7 +48,7 @@ from .fresh import signed_seed, whole_size
 Tree = Any
 Path = str | os.PathLike[str]
 BAR = 1.0  # part of the target below which an error bar has to be
-CALM = 4.0  # samples of a test where the gradient is zero, in units of variance over squared target, about
+CALM = 4.0  # samples of a test, in units of variance over squared target, above which a pass over all rows is shorter
 MOST_TESTS = 32
 GROWTH = 1.05  # of steps from one look to the next
 LEAST_SEEN = 6  # measurements before an error bar is looked at
@@ -253,11 +252,9 @@ class _Arm:
             return False, True
         if not self.filtered:
             return cost >= standing.after[i] or over, True
-        calm, u = CALM * bar.S / target**2, bar.size / target
-        by_pass = not self._plain(t) or (self.whole is not None and self.whole <= calm)
+        by_pass = not self._plain(t) or (self.whole is not None and self.whole <= CALM * bar.S / target**2)
         error = math.sqrt(bar.V) * (1 if by_pass else 2)
         due = bar.seen >= LEAST_SEEN and bar.size + error <= BAR * target and cost >= standing.after[i]
-        due = due and (by_pass or cost * (1 - u) ** 3 >= calm * u)
         return due or (over and standing.tests[i] == 0), by_pass
 
     def _plain(self, t: int) -> bool:

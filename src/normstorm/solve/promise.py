@@ -60,7 +60,7 @@ class Promise:
 
     @property
     def descent_cost(self) -> int | None:
-        return None if self.passes is None or self.rows is None else self.passes * self.rows
+        return None if self.passes is None or self.rows is None else (self.passes + 1) * self.rows
 
     @property
     def by(self) -> str:
@@ -78,7 +78,8 @@ class Promise:
             against = "no plan reaches it" if self.plan_cost is None else f"the plan would ask {self.plan_cost:,}"
             return (
                 f"Promised before the run: descent along exact gradients reaches the target for sure within "
-                f"{self.passes:,} passes over the data, {self.cost:,} sample gradients ({against})."
+                f"{self.passes:,} passes over the data, and one that certifies it, {self.cost:,} sample gradients "
+                f"({against})."
             )
         beside = "" if self.descent_cost is None else f" (exact descent would ask {self.descent_cost:,})"
         delta = 1 - self.confidence
@@ -125,9 +126,8 @@ def keep(
     if promise.by == "exact descent":
         assert promise.passes is not None and promise.rows is not None
         x, passes = descend(problem, x1, promise.constants, TRUSTED * promise.target, promise.passes)
-        # The last gradient was a pass over all rows; it is made again for a margin of rounding, and counted once.
         found = certify(problem, x, target=promise.target, exact=True)
-        return [Kept(x, found, passes * promise.rows, 0, 0)] * len(seeds)
+        return [Kept(x, found, passes * promise.rows, 1, found.samples)] * len(seeds)
     assert promise.two_phase is not None
     plan, samples = promise.two_phase.plan, promise.two_phase.samples
     if plan.horizon > LONGEST:
