@@ -160,7 +160,7 @@ def _result(
         race = race._replace(
             promised_by=promise.by, promise_cost=promise.cost, plan_cost=promise.plan_cost, passes=promise.passes
         )
-    sentence = promise.statement if promise is not None else _nothing_promised(problem, x, certificate)
+    sentence = promise.statement if promise is not None else nothing_promised(problem, x, certificate)
     steps = int(fast.standing.ended[0])
     none = TrajectoryCertificate(
         np.inf, (np.inf,) * seeds, certificate.confidence, "nothing", "of no weight", steps, NOTHING_ALONG
@@ -180,7 +180,7 @@ def _ended(fast: FastArm, kept: Kept | None, promise: Promise | None, i: int) ->
     return fast.point(i), found or NOBODY, Race(search, testing, tests, "fast arm" if _certified(found) else "nobody")
 
 
-def _nothing_promised(problem: Problem, x: Tree, certificate: PointCertificate) -> str:
+def nothing_promised(problem: Problem, x: Tree, certificate: PointCertificate) -> str:
     if certificate.sense != "estimated":
         return "Nothing was promised before the run: its budget ends it."
     seen, samples = observed_spread(problem, x)

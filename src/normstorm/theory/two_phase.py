@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 from .constants import Constants
 from .plan import Plan
@@ -57,6 +58,7 @@ def candidate_samples(constants: Constants, target: float, part: float, delta: f
     return max(2, math.ceil(((mean + test) / ((TRUSTED - part) * target)) ** 2 * (1 + 1e-9)))
 
 
+@cache
 def two_phase(
     constants: Constants, target: float, confidence: float, share: float, rows: int | None = None
 ) -> TwoPhase | None:
