@@ -65,7 +65,9 @@ def test_costs_add_up(stream: Result) -> None:
     assert stream.trace.stopped_at[0] > 0 and np.isnan(stream.trace.mean_grad_norm).all()
 
 
-def test_interrupted_anywhere_it_goes_on_as_if_it_had_not_been(stream: Result, tmp_path: Path) -> None:
+def test_interrupted_anywhere_it_goes_on_as_if_it_had_not_been(
+    stream: Result, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def asked(**options: object) -> Result:
         return minimize(STREAM, target=TARGET, confidence=0.95, seeds=3, **options)
 
@@ -81,6 +83,17 @@ def test_interrupted_anywhere_it_goes_on_as_if_it_had_not_been(stream: Result, t
         with pytest.raises(KeyboardInterrupt):
             asked(progress=interrupt, checkpoint=kept)
         left = later
+    calls: list[int] = []
+
+    def broken_off(*given: object) -> object:
+        calls.append(1)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return race_test(*given)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr("normstorm.solve.fast_arm.race_test", broken_off)
+        asked(progress=False, checkpoint=kept)
     found = asked(progress=interrupt, checkpoint=kept)
     assert found.race == stream.race and np.array_equal(found.x, stream.x) and found.certificate == stream.certificate
     again = asked(progress=False, checkpoint=kept)

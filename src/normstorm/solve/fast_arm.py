@@ -146,6 +146,7 @@ def run_fast_arm(
                 saved = time.monotonic()
     except KeyboardInterrupt:
         if checkpoint is not None:
+            arm.back()
             arm.save(checkpoint)
         raise
     if checkpoint is not None:
@@ -187,6 +188,7 @@ class _Arm:
         if checkpoint is not None and os.path.exists(checkpoint):
             self.standing = self.stages.resume(checkpoint, self.standing, self.identity)
             self.certificates = [self._kept(i) for i in range(n)]
+        self.before = self.stages.batches, self.standing
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -195,9 +197,13 @@ class _Arm:
     def save(self, path: Path) -> None:
         self.stages.save(path, self.standing, self.identity)
 
+    def back(self) -> None:
+        """To where the last look began: one that was broken off has tested some seeds and not others."""
+        self.stages.batches, self.standing = self.before
+
     def step(self) -> bool:
         """One look further; False if nothing is left to do."""
-        t = self.stages.t
+        t, self.before = self.stages.t, (self.stages.batches, jax.tree.map(np.copy, self.standing))
         open_ = np.flatnonzero(self.standing.ended == 0)
         if not len(open_):
             return False
