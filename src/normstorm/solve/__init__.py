@@ -1,4 +1,4 @@
-"""The main job: plan, run, choose a point, certify it, and say what rounding can have changed."""
+"""The main job: a race to a certified point, or a plan that is run; and what rounding can have changed."""
 
 from .certify import PointCertificate as PointCertificate
 from .certify import certify as certify

@@ -34,7 +34,7 @@ import numpy as np
 
 from normstorm._shared.pytrees import dimension
 from normstorm.algorithms.core import Algorithm, State
-from normstorm.algorithms.filtering import Filter
+from normstorm.algorithms.filtering import Filter, Filtered
 from normstorm.algorithms.geometries import norm
 from normstorm.algorithms.kalman import kalman_storm
 from normstorm.engine.results import Trace
@@ -170,7 +170,7 @@ class _Arm:
         fingerprint: str,
     ) -> None:
         self.problem, self.algorithm, self.limits, self.whole = problem, algorithm, limits, whole_size(problem)
-        self.filtered = hasattr(algorithm.estimator, "gain")
+        self.filtered = isinstance(algorithm.estimator, Filtered)
         self.size = getattr(problem, "size", None)
         # A filter's steps may cost less than they can: its looks are cut by what was really spent.
         steps = limits.search if self.filtered else algorithm.steps(limits.search, self.size)
