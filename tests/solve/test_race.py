@@ -11,7 +11,7 @@ import numpy as np
 import own
 import pytest
 
-from normstorm import Result, minimize
+from normstorm import Constants, Result, minimize
 from normstorm.algorithms.kalman import kalman_storm
 from normstorm.problems.user import from_loss
 from normstorm.solve.certify import best_bound, race_test
@@ -131,6 +131,22 @@ def test_a_finite_sum_is_certified_without_any_constant() -> None:
     assert true <= found.certificate.upper_bound and found.race.rows == len(own.ROWS)
     value = 0.5 * np.mean(np.sum((np.asarray(found.x) - own.ROWS) ** 2, axis=1))
     assert found.value.value == pytest.approx(value) and found.value.kind == "all rows"
+
+
+def test_a_loss_and_rows_are_enough_and_false_constants_void_what_rests_on_them() -> None:
+    rows = np.linspace(-1, 1, 30)[:, None] * np.ones(2)
+
+    def loss(x: jax.Array, row: jax.Array) -> jax.Array:
+        return 0.5 * jnp.sum((x - row) ** 2)
+
+    free = minimize(loss, rows, np.ones(2), target=0.01, progress=False)
+    assert free.certificate.sense == "exact" and free.certificate.upper_bound <= 0.01
+    assert free.contradictions is None and free.void == ""
+    for sigma0, words in ((2.0, ""), (0.1, "Nothing that rests on the stated constants is guaranteed")):
+        stated = from_loss(loss, rows, np.ones(2), constants=Constants(1, 0, sigma0, 0, 2))
+        found = minimize(stated, target=0.01, progress=False)
+        assert found.contradictions is not None and found.void.startswith(words) and bool(found.void) == bool(words)
+        np.testing.assert_array_equal(found.x, free.x)
 
 
 def test_a_stream_without_a_noise_bound_gets_an_estimate_that_says_so() -> None:

@@ -37,7 +37,7 @@ def page(found: RunReport) -> str:
         f"{found.date:%d %B %Y, %H:%M}",
         _charts(found),
         summary=race_rows.summary(found) if raced else summary(found),
-        warning="" if result.precision is None or result.precision.adequate else result.precision.statement,
+        warning=" ".join(filter(None, (result.void, _lost_digits(found)))),
         tiles=race_rows.tiles(found) if raced else _tiles(found),
         last_step=f"{result.trajectory.steps:,}",
         observed=[] if raced else observed_rows(found),
@@ -56,6 +56,11 @@ def page(found: RunReport) -> str:
         command=found.command,
         **(race_rows.page_parts(found) if raced else {}),
     )
+
+
+def _lost_digits(found: RunReport) -> str:
+    precision = found.result.precision
+    return "" if precision is None or precision.adequate else precision.statement
 
 
 def summary(found: RunReport) -> str:

@@ -108,6 +108,7 @@ class RunReport:
             "x": _listed(result.x),
             "value": None if result.value is None else result.value.to_dict(),
             "method": result.method,
+            "contradictions": None if result.contradictions is None else result.contradictions.to_dict(),
             "race": None if result.race is None else result.race.to_dict(),
             "sample_gradients": result.sample_gradients,
             "seconds": self.seconds,

@@ -103,6 +103,8 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     """Guarantee, plan, observation beside the bound, certificate, cost and where the page is."""
     result = found.result
     yield Text(_asked(found))
+    if result.contradictions is not None:
+        yield Text(result.contradictions.statement, style="bold" if result.void else "")
     if result.race is not None:
         yield from _race_parts(found)
         return

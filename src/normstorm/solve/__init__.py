@@ -14,7 +14,7 @@ from .precision import Precision as Precision
 from .result import Race as Race
 from .result import Result as Result
 from .trajectory import TrajectoryCertificate as TrajectoryCertificate
+from .value import Value as Value
 from .watch import Contradictions as Contradictions
 from .watch import check_constants as check_constants
 from .watch import check_run as check_run
-from .value import Value as Value

@@ -32,6 +32,7 @@ from normstorm.engine.results import Trace
 from normstorm.engine.run import run
 from normstorm.problems.check import as_point
 from normstorm.problems.protocol import Problem
+from normstorm.problems.user import as_problem
 from normstorm.theory.fresh_samples import Sense, samples_for
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan, round_up
 from normstorm.theory.planner.planner import plan as make_plan
@@ -45,6 +46,7 @@ from .race import run_race
 from .result import Result
 from .trajectory import USUAL_STEPS, certificate_of, until_certified, watched
 from .value import value_at
+from .watch import run_check
 
 Tree = Any
 METHODS = ("race", "plan")
@@ -57,6 +59,7 @@ HIGHEST = 1 - 2**-50  # confidence of which double precision can still give each
 
 def minimize(
     problem: Problem,
+    data: Tree | None = None,
     x0: Tree | None = None,
     *,
     target: float | None = None,
@@ -76,6 +79,8 @@ def minimize(
 ) -> Result:
     """A point with a certificate of ||grad F||, for as few sample gradients as the problem allows.
 
+    problem      `minimize(problem)`, `minimize(problem, x0)`, or `minimize(loss, data, x0)`: the loss of x and one row,
+                 whose mean over all rows is F (see `from_loss`); needs no constants
     x0           the starting point; the problem's own if not given
     target | budget | plan    exactly one. target: what ||grad F(x)|| is to be certified at. budget: sample gradients to
                  spend on the smallest bound; a race with a target may have one beside it. plan: see `normstorm.plan`
@@ -101,6 +106,7 @@ def minimize(
     width        seeds of a batch, see `engine.run`: with that of another result, its seeds are repeated bit by bit
     checkpoint   a file that is resumed if it exists and kept up to date
     """
+    problem, x0 = as_problem("minimize", problem, data, x0)
     validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start"))
     storage.usable("minimize", checkpoint)
     if x0 is not None:
@@ -142,8 +148,8 @@ def minimize(
     if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
-    value = value_at(problem, x)
-    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop, value)
+    seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": run_check(problem, trace, found.constants)}
+    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop, **seen)
 
 
 def _method(method: str | None, plan: Plan | None, stop: str, choose: str, samples: int | None) -> str:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -37,6 +38,7 @@ from .promise import Kept, Promise, keep, promise_of
 from .result import Race, Result
 from .trajectory import TrajectoryCertificate
 from .value import value_at
+from .watch import run_check
 
 Tree = Any
 UNKNOWN, PASSES = 10**6, 100  # sample gradients without constants, or so many passes over the data if they are more
@@ -78,7 +80,8 @@ def run_race(
             lost = [i for i in range(len(todo)) if not _certified(fast.certificates[i])]
             found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
             kept = dict(zip(lost, found, strict=True)) if found else {}
-    return _result(problem, promise, plan, fast, kept, arm, len(todo))
+    contradictions = run_check(problem, fast.trace, constants)
+    return replace(_result(problem, promise, plan, fast, kept, arm, len(todo)), contradictions=contradictions)
 
 
 def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:

@@ -16,6 +16,7 @@ from .certify import PointCertificate
 from .precision import Precision
 from .trajectory import TrajectoryCertificate
 from .value import Value
+from .watch import Contradictions
 
 Tree = Any
 
@@ -88,6 +89,7 @@ class Result:
     stop          whether the plan was run, or the run ended when it was certified, or it was a race
     value         F(x), exact or with its standard error; None if the problem cannot say
     method        "race" or "plan";   race  what it cost and who ended it
+    contradictions    of samples to constants that the problem's author has stated; None if there are no such constants
     """
 
     x: Tree
@@ -103,6 +105,12 @@ class Result:
     value: Value | None = None
     method: str = "plan"
     race: Race | None = None
+    contradictions: Contradictions | None = None
+
+    @property
+    def void(self) -> str:
+        """Why nothing is guaranteed that rests on the stated constants; empty if no sample contradicts them."""
+        return self.contradictions.statement if self.contradictions is not None and self.contradictions.found else ""
 
     @property
     def planned(self) -> Plan:
