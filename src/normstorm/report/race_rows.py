@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from statistics import median
 from typing import Any
-
-import jax
-import numpy as np
+from urllib.parse import quote
 
 from normstorm.solve import Race
+from normstorm.solve.export import as_csv, as_json, shown_numbers
 from normstorm.theory.plan import round_up
 
 from .run_report import RunReport
 
 Pair = tuple[str, str]
-MOST_NUMBERS = 12  # of x that are printed
 
 
 def race_of(found: RunReport) -> Race:
@@ -25,11 +23,8 @@ def race_of(found: RunReport) -> Race:
 def point_rows(found: RunReport) -> list[Pair]:
     """x, F(x) and why this point."""
     result = found.result
-    numbers = np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(result.x)])
-    shown = ", ".join(f"{number:.6g}" for number in numbers[:MOST_NUMBERS])
-    more = f", ... ({len(numbers):,} numbers, all of them in --json)" if len(numbers) > MOST_NUMBERS else ""
     value = "unknown: the problem gives gradients alone" if result.value is None else str(result.value)
-    return [("x", shown + more), ("F(x)", value), ("which", result.reason)]
+    return [("x", shown_numbers(result.x, "--json")), ("F(x)", value), ("which", result.reason)]
 
 
 def cost_rows(found: RunReport) -> list[Pair]:
@@ -105,4 +100,6 @@ def _passes(passes: float) -> str:
 
 def page_parts(found: RunReport) -> dict[str, Any]:
     """What the template is given beside what every run has."""
-    return {"point": point_rows(found), "race": cost_rows(found), "seeds": seed_rows(found)}
+    files = (("csv", "text/csv", as_csv(found.result.x)), ("json", "application/json", as_json(found.result)))
+    links = [(f"x.{end}", f"data:{kind};charset=utf-8,{quote(text)}") for end, kind, text in files]
+    return {"point": point_rows(found), "downloads": links, "race": cost_rows(found), "seeds": seed_rows(found)}

@@ -86,6 +86,9 @@ class PointCertificate:
             f"most {bound} at the returned point, if assumptions 2 and {ASSUMPTIONS[self.sense]} hold."
         )
 
+    def __str__(self) -> str:
+        return self.guarantee
+
     def _nothing(self) -> str:
         if self.lost_digits:
             return (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from normstorm.engine.results import Trace
 from normstorm.theory.plan import Plan, round_up
 
 from .certify import PointCertificate
+from .export import as_dataframe, as_html, as_text, save_result
 from .precision import Precision
 from .trajectory import TrajectoryCertificate
 from .value import Value
@@ -106,6 +108,20 @@ class Result:
     method: str = "plan"
     race: Race | None = None
     contradictions: Contradictions | None = None
+
+    def __str__(self) -> str:
+        return as_text(self)
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """x as .csv, or x with its value and certificate as .json."""
+        save_result(self, file)
+
+    def to_dataframe(self) -> Any:
+        """The numbers of x as a pandas table."""
+        return as_dataframe(self)
 
     @property
     def void(self) -> str:
