@@ -7,7 +7,8 @@
     row         every row divided by its norm;   column: every column
     spectral    sqrt(max(1, rows / columns)) orthogonal(n), five steps of Muon's quintic iteration
 
-0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others.
+0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others. In the
+spectral geometry a tensor may hold several matrices (`blocks`), and hold them as inputs x outputs (`transposed`).
 
 Source: Pethick et al. 2025 (norm balls); Jordan et al. 2024 (the quintic iteration and its scale).
 Departures: row and column divide by Euclidean norms, so that a row or column moves by lr; no floor is added to a norm,
@@ -53,7 +54,13 @@ def portions(geometry: str, tensors: Sequence[Tensor]) -> list[list[int]]:
     return found
 
 
-def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+def directions(
+    geometry: str,
+    estimates: Sequence[Tensor],
+    dtype: torch.dtype | None,
+    blocks: int = 1,
+    transposed: bool = False,
+) -> list[Tensor]:
     """u(n) of every tensor, new memory, as local shards; every geometry but euclidean."""
     if geometry == "sign":
         return [local(n).sign() for n in estimates]
@@ -63,7 +70,7 @@ def directions(geometry: str, estimates: Sequence[Tensor], dtype: torch.dtype | 
             factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
         return [_scaled(local(n), factor) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
-        return on_whole(lambda wholes: orthogonal(wholes, dtype), estimates)
+        return on_whole(lambda wholes: orthogonal(wholes, dtype, blocks, transposed), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
 
 
@@ -94,19 +101,48 @@ def _by_lines(n: Tensor, axis: int) -> Tensor:
     return (M * inverse(norms)).to(n.dtype).reshape(n.shape)
 
 
-def orthogonal(tensors: Sequence[Tensor], dtype: torch.dtype | None) -> list[Tensor]:
+def matrices_of(tensor: Tensor, blocks: int = 1, transposed: bool = False) -> Tensor:
+    """(n, rows, columns), rows the outputs: the matrices that a tensor holds.
+
+    blocks       the first axis holds so many, one below the other; if it has no more entries, each is a matrix
+    transposed   of each matrix the first axis is that of the inputs, as in x @ W
+    """
+    if _apart(tensor, blocks):
+        stack = tensor.flatten(2)
+        return stack.mT if transposed else stack
+    matrix = _matrix(tensor.transpose(0, 1) if transposed else tensor)
+    return matrix.reshape(blocks, matrix.shape[0] // blocks, matrix.shape[1])
+
+
+def _apart(tensor: Tensor, blocks: int) -> bool:
+    return tensor.ndim > 2 and 1 < blocks == tensor.shape[0]
+
+
+def _back(stack: Tensor, like: Tensor, blocks: int, transposed: bool) -> Tensor:
+    """The tensor whose matrices these are."""
+    if _apart(like, blocks):
+        return (stack.mT if transposed else stack).reshape(like.shape)
+    if transposed:
+        return stack.reshape(like.transpose(0, 1).shape).transpose(0, 1).contiguous()
+    return stack.reshape(like.shape)
+
+
+def orthogonal(
+    tensors: Sequence[Tensor], dtype: torch.dtype | None, blocks: int = 1, transposed: bool = False
+) -> list[Tensor]:
     """Scaled orthogonal factors; matrices of one shape go through the iteration together."""
     shapes: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
-    for i, tensor in enumerate(tensors):
-        shapes.setdefault((_matrix(tensor).shape, tensor.dtype, tensor.device), []).append(i)
+    stacks = [matrices_of(tensor, blocks, transposed) for tensor in tensors]
+    for i, stack in enumerate(stacks):
+        shapes.setdefault((stack.shape, stack.dtype, stack.device), []).append(i)
     results: dict[int, Tensor] = {}
     for (shape, kind, device), members in shapes.items():
-        rows, columns = shape
+        _, rows, columns = shape
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
         usual = dtype or _usual(kind, device)
-        factors = newton_schulz(torch.stack([_matrix(tensors[i]) for i in members]), usual, scale).to(kind)
-        for i, factor in zip(members, factors, strict=True):
-            results[i] = factor.reshape(tensors[i].shape)
+        factors = newton_schulz(torch.cat([stacks[i] for i in members]), usual, scale).to(kind)
+        for i, factor in zip(members, torch.split(factors, shape[0]), strict=True):
+            results[i] = _back(factor, tensors[i], blocks, transposed)
     return [results[i] for i in range(len(tensors))]
 
 

@@ -61,6 +61,8 @@ class NormalizedStorm(Optimizer):
     memory          fast or lean
     maximize        ascend
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
+    blocks          matrices that the first axis of a spectral tensor holds: 3 for fused q, k, v; E for experts (E, ...)
+    transposed      spectral matrices are inputs x outputs, as in x @ W
     fused           None: Triton kernels where they can serve; True, False
     module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
                     compiled code hides: give the module with `module.compile()` or a compiled loss
@@ -93,6 +95,8 @@ class NormalizedStorm(Optimizer):
         memory: str = "fast",
         maximize: bool = False,
         spectral_dtype: torch.dtype | None = None,
+        blocks: int = 1,
+        transposed: bool = False,
         fused: bool | None = None,
         module: nn.Module | None = None,
     ) -> None:
@@ -109,6 +113,8 @@ class NormalizedStorm(Optimizer):
             "difference": difference,
             "maximize": maximize,
             "spectral_dtype": spectral_dtype,
+            "blocks": blocks,
+            "transposed": transposed,
         }
         for name, value in (wide | options).items():
             check(name, value)

@@ -50,6 +50,8 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),
         "None or a floating-point torch.dtype",
     ),
+    "blocks": (lambda value: (integer(value) or 0) >= 1, "an integer >= 1"),
+    "transposed": (lambda value: isinstance(value, bool), "True or False"),
     "memory": (lambda value: value in MEMORIES, f"one of {', '.join(MEMORIES)}"),
     "fused": (lambda value: value is None or isinstance(value, bool), "None, True or False"),
     "module": (lambda value: value is None or isinstance(value, torch.nn.Module), "None or a torch.nn.Module"),
@@ -81,4 +83,22 @@ def check_group(group: dict[str, Any]) -> None:
             raise ValueError(
                 f"{WHO}: geometry must not be {group['geometry']!r} for a tensor with fewer than two axes, which is no "
                 f"matrix; got one of shape {tuple(p.shape)}"
+            )
+    _check_blocks(group)
+
+
+def _check_blocks(group: dict[str, Any]) -> None:
+    """Whether tensors can hold so many matrices."""
+    blocks, transposed = group["blocks"], group["transposed"]
+    if (blocks > 1 or transposed) and group["geometry"] != "spectral":
+        raise ValueError(
+            f"{WHO}: blocks and transposed must be 1 and False unless the geometry is spectral; got blocks={blocks}, "
+            f"transposed={transposed} and {group['geometry']!r}"
+        )
+    for p in group["params"]:
+        outputs = p.shape[1 if transposed and (p.ndim < 3 or p.shape[0] != blocks) else 0] if p.ndim > 1 else 1
+        if outputs % blocks:
+            raise ValueError(
+                f"{WHO}: blocks must divide the axis of outputs; got blocks={blocks} and a tensor of shape "
+                f"{tuple(p.shape)}"
             )

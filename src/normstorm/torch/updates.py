@@ -122,5 +122,9 @@ class Update:
         plain = geometry == "euclidean" and not ahead(group)
         for some in [params] if plain else self._portions(geometry, params):
             u = self.estimates(group, some)
-            u = [local(n) for n in u] if geometry == "euclidean" else directions(geometry, u, group["spectral_dtype"])
+            u = [local(n) for n in u] if geometry == "euclidean" else self._directions(group, u)
             axpy_([local(p) for p in some], u, *self.lengths(group), self.fused)
+
+    def _directions(self, group: Group, estimates: list[Tensor]) -> list[Tensor]:
+        stack = group["blocks"], group["transposed"]
+        return directions(group["geometry"], estimates, group["spectral_dtype"], *stack)
