@@ -318,11 +318,6 @@ def test_schedulers(name: str, correction: float) -> None:
             scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
 
 
-def test_a_scheduler_cannot_cycle_what_is_not_there() -> None:
-    with pytest.raises(ValueError, match="momentum"):
-        lr_scheduler.OneCycleLR(NormalizedStorm([matrix()], 0.05), 0.1, total_steps=12)
-
-
 # Groups.
 
 OVERRIDES: dict[str, tuple[Any, Any]] = {  # option: value of the constructor, value of the group

@@ -17,7 +17,7 @@ WHO = "NormalizedStorm"
 DIFFERENCES = ("exact", "hvp", "stale")
 STARTS = ("first", "zero")
 MEMORIES = ("fast", "lean")
-WIDE = ("memory", "fused", "module")  # options of the optimizer, not of a group
+WIDE = ("memory", "fused", "module", "norms", "skip_nonfinite")  # options of the optimizer, not of a group
 
 
 def as_number(value: Any) -> float:
@@ -55,6 +55,8 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "memory": (lambda value: value in MEMORIES, f"one of {', '.join(MEMORIES)}"),
     "fused": (lambda value: value is None or isinstance(value, bool), "None, True or False"),
     "module": (lambda value: value is None or isinstance(value, torch.nn.Module), "None or a torch.nn.Module"),
+    "norms": (lambda value: isinstance(value, bool), "True or False"),
+    "skip_nonfinite": (lambda value: isinstance(value, bool), "True or False"),
     "backwards": (lambda value: (integer(value) or 0) >= 1, "an integer >= 1"),
     "share": (lambda value: 0 < as_number(value) <= 1, "a number in (0, 1]"),
 }
