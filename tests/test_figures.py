@@ -62,7 +62,9 @@ def test_tables_of_a_comparison_mark_what_ends_above_the_start() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["torch-memory", "torch-update", "torch-step", "torch-race", "torch-tasks"])
+@pytest.mark.parametrize(
+    "name", ["torch-memory", "torch-update", "torch-step", "torch-race", "torch-tasks", "torch-presets"]
+)
 def test_the_torch_page_shows_the_committed_figures_or_says_that_there_are_none(name: str) -> None:
     assert between("docs/pytorch.md", name) == torch_pages.shown(name)
 

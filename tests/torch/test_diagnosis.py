@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from normstorm.torch import NormalizedStorm, diagnose
+from normstorm.torch.diagnosis import race
 from normstorm.torch.diagnosis.diagnosis import _verdict
 from normstorm.torch.diagnosis.forecast import forecast, momentum_error, two_point_error
 from normstorm.torch.diagnosis.page import page
@@ -19,6 +20,18 @@ from normstorm.torch.diagnosis.probe import from_products
 from normstorm.torch.diagnosis.sketch import Sketch
 
 torch.set_num_threads(1)
+
+
+@pytest.fixture
+def long_races() -> None:
+    """Asked for by tests of who wins; elsewhere nobody but the walker goes all the way."""
+
+
+@pytest.fixture(autouse=True)
+def short_races(request, monkeypatch) -> None:
+    if "long_races" not in request.fixturenames:
+        run = race.run
+        monkeypatch.setattr(race, "run", lambda *given: run(*given[:-1], 10))
 
 
 class Point(nn.Module):
@@ -72,15 +85,15 @@ def test_curvature_noise_of_random_quadratics_is_known() -> None:
 
 def test_a_straight_way_drifts_steadily_and_a_bouncing_one_leads_nowhere() -> None:
     x = torch.tensor([5.0, 0.0], dtype=torch.float64)
-    straight = diagnose(*quadratic(x, torch.ones_like(x)), lr=1e-3, beta=0.8)
+    straight = diagnose(*quadratic(x, torch.ones_like(x)), lr=1e-3, beta=0.8, steps=80)
     assert straight.bounce == pytest.approx(1) and straight.exponent == pytest.approx(1)
     assert straight.window == 5 and straight.window_drift == pytest.approx(5e-3)
     # A valley whose sharp side is narrower than the step: two points know the gradient, jump across it and back.
     valley = torch.tensor([5.0, 0.004], dtype=torch.float64)
-    jumping = diagnose(*quadratic(valley, torch.tensor([0.01, 100.0], dtype=torch.float64)), lr=0.01)
+    jumping = diagnose(*quadratic(valley, torch.tensor([0.01, 100.0], dtype=torch.float64)), lr=0.01, steps=80)
     assert jumping.bounce < -0.9 and jumping.exponent < 0.5
     assert (jumping.verdict, jumping.reason) == ("does not pay", "bounce")
-    calm = diagnose(*quadratic(valley, torch.tensor([0.01, 100.0], dtype=torch.float64)), lr=1e-6)
+    calm = diagnose(*quadratic(valley, torch.tensor([0.01, 100.0], dtype=torch.float64)), lr=1e-6, steps=48)
     assert calm.bounce > 0.9
 
 
@@ -243,7 +256,7 @@ def test_a_loss_that_is_not_finite_is_refused() -> None:
         diagnose(model, lambda x, y: loss(x, y) * math.nan, batches, 0.01)
 
 
-def test_momentum_ahead_with_the_same_gradients_is_a_veto() -> None:
+def test_momentum_ahead_with_the_same_gradients_is_a_veto(long_races) -> None:
     """Far away with hardly any noise, twice the steps go twice as far: lr steps less loss, about lr steps ||g||; times
     0.75, because losses are those of the second half."""
     x = torch.full((16,), 10.0, dtype=torch.float64)
@@ -253,10 +266,10 @@ def test_momentum_ahead_with_the_same_gradients_is_a_veto() -> None:
     assert "steps count more than accuracy" in found.explain()
 
 
-def test_noise_at_the_floor_pays() -> None:
+def test_noise_at_the_floor_pays(long_races) -> None:
     """At the minimum there is only noise, the same at both points."""
     x = torch.zeros(64, dtype=torch.float64)
-    found = diagnose(*quadratic(x, torch.ones_like(x), sigma=1.0), lr=1e-2)
+    found = diagnose(*quadratic(x, torch.ones_like(x), sigma=1.0), lr=1e-2, steps=100, horizon=10_000)
     assert found.verdict == "pays" and found.reason in ("race", "accuracy")
     assert found.forecast.beta > 0.99 and found.ratio < 0.5
 
@@ -285,7 +298,7 @@ def test_bad_input_is_refused_in_a_sentence(change, sentence) -> None:
         diagnose(**given)
 
 
-def test_the_horizon_decides_between_speed_and_accuracy() -> None:
+def test_the_horizon_decides_between_speed_and_accuracy(long_races) -> None:
     """Both halves of a race are straight lines here: momentum's lead grows by what it gains in a doubling."""
     x = torch.full((16,), 10.0, dtype=torch.float64)
     near, far = (
@@ -339,10 +352,10 @@ def test_a_probe_holds_at_most_eight_copies() -> None:
 
     def loss(x):
         calls[0] += 1
-        if calls[0] % 150 == 0:
+        if calls[0] % 50 == 0:
             seen = {t.data_ptr(): t.nbytes for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter)}
             most[0] = max(most[0], sum(size for size in seen.values() if size in (16000, 32000)) // 16000)
-        return model(x).square().mean()
+        return (model.weight.square().sum() - x).square().mean()
 
-    diagnose(model, loss, lambda: torch.randn(1, 4000), lr=1e-3, steps=48)
+    diagnose(model, loss, lambda: torch.randn(4), lr=1e-3, steps=48)
     assert 3 <= most[0] <= 8
