@@ -45,7 +45,7 @@ def unchanged(p: Tensor | None, sentence: str) -> Iterator[None]:
         raise RuntimeError(f"{WHO}: {sentence}")
 
 
-def whole(closure: Callable[[], Any], params: Sequence[Tensor]) -> Callable[[], Any]:
+def whole_batch(closure: Callable[[], Any], params: Sequence[Tensor]) -> Callable[[], Any]:
     """A closure for two points: gradients that wait for more to be added to them were taken at one point, unless the
     closure puts them away before its first backward, in whatever way."""
     waiting = {p: p.grad for p in params if p.grad is not None and (p.grad.is_sparse or bool(local(p.grad).any()))}
