@@ -34,7 +34,9 @@ def unchanged(p: Tensor | None, sentence: str) -> Iterator[None]:
     seen: list[int] = []
 
     def arrived(q: Tensor) -> None:
-        seen[:] = [q.grad._version] if q.grad is not None else []
+        grad = q.grad
+        alone = grad is not None and not grad.is_sparse and grad.untyped_storage().nbytes() == grad.nbytes
+        seen[:] = [grad._version] if grad is not None and alone else []  # views of one buffer count together
 
     hook = p.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
     try:
