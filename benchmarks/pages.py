@@ -266,7 +266,7 @@ def diagnosis_table(report: dict[str, Any]) -> str:
     right, yes = (sum(row[name] == value for row in rows) for name, value in (("agrees", True), ("verdict", "pays")))
     asked = [verdict == row["verdict"] for row in rows for verdict in row["verdicts"]]
     same = f"{sum(asked)} of {len(asked)} answers with other seeds of the probe are those of the table"
-    return "\n".join([*lines, "", f"{right} of {len(rows)} verdicts agree, {yes} say that it pays; {same}."])
+    return "\n".join([*lines, "", f"{right} of {len(rows)} verdicts agree, answers that it pays: {yes}; {same}."])
 
 
 def anytime_table(report: dict[str, Any]) -> str:

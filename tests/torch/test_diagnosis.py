@@ -83,7 +83,7 @@ def test_curvature_noise_of_random_quadratics_is_known() -> None:
     assert found.change == pytest.approx(found.drift / found.gradient, rel=0.2)
 
 
-def test_a_straight_way_drifts_steadily_and_a_bouncing_one_leads_nowhere() -> None:
+def test_a_straight_way_drifts_steadily_and_a_bouncing_one_leads_nowhere(long_races) -> None:
     x = torch.tensor([5.0, 0.0], dtype=torch.float64)
     straight = diagnose(*quadratic(x, torch.ones_like(x)), lr=1e-3, beta=0.8, steps=80)
     assert straight.bounce == pytest.approx(1) and straight.exponent == pytest.approx(1)

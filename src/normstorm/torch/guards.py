@@ -34,7 +34,9 @@ def unchanged(p: Tensor | None, sentence: str) -> Iterator[None]:
     seen: list[int] = []
 
     def arrived(q: Tensor) -> None:
-        seen[:] = [q.grad._version] if q.grad is not None else []
+        grad = q.grad
+        alone = grad is not None and not grad.is_sparse and grad.untyped_storage().nbytes() == grad.nbytes
+        seen[:] = [grad._version] if grad is not None and alone else []  # views of one buffer count together
 
     hook = p.register_post_accumulate_grad_hook(arrived)  # type: ignore[no-untyped-call]
     try:
@@ -45,7 +47,7 @@ def unchanged(p: Tensor | None, sentence: str) -> Iterator[None]:
         raise RuntimeError(f"{WHO}: {sentence}")
 
 
-def whole(closure: Callable[[], Any], params: Sequence[Tensor]) -> Callable[[], Any]:
+def whole_batch(closure: Callable[[], Any], params: Sequence[Tensor]) -> Callable[[], Any]:
     """A closure for two points: gradients that wait for more to be added to them were taken at one point, unless the
     closure puts them away before its first backward, in whatever way."""
     waiting = {p: p.grad for p in params if p.grad is not None and (p.grad.is_sparse or bool(local(p.grad).any()))}

@@ -35,7 +35,7 @@ from normstorm.theory import Plan
 from .batches import Part, parts_of
 from .curvature import passes_with_products, refuse_several_processes
 from .estimates import READY, Estimates, Squares, drop_gradients
-from .guards import canary, refuse_accumulation, unchanged, whole
+from .guards import canary, refuse_accumulation, unchanged, whole_batch
 from .hooks import Action, folding
 from .norms import Norms
 from .one_point import OnePointStep
@@ -186,8 +186,8 @@ class NormalizedStorm(Optimizer):
             self._prepare()
             if not self.two_points:
                 return self._step_at_one_point(closure, backwards)
-            whole_batch = whole(closure, self._estimates.params)
-            return self._step_in_passes(whole_batch, None, backwards, generators=self._generators(closure))
+            checked = whole_batch(closure, self._estimates.params)
+            return self._step_in_passes(checked, None, backwards, generators=self._generators(closure))
         return self._finish(self._under_way) if self._under_way is not None else self._step_from_gradients()
 
     def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:

@@ -196,7 +196,7 @@ def _runs(
         losses.append(float(walker.step(oracle.loss, batch=oracle.batches())))
         watch(t)
 
-    entrants = [race.follow(judge, race.TWO, facts["beta"], steps, step)]
+    entrants = [race.along(judge, race.TWO, facts["beta"], steps, step)]
     del step
     found = _forecast(K, watch.measured(), k=K)
     others = [(race.TWO, found.beta), (race.STEPS, facts["beta"]), (race.STEPS, found.momentum_beta)]

@@ -58,7 +58,7 @@ class Judge:
         return np.array([self.oracle.loss_on(b, s) for b, s in zip(self.batches, self.seeds, strict=True)])
 
 
-def follow(judge: Judge, way: str, beta: float, steps: int, take: Callable[[int], Any]) -> Entrant:
+def along(judge: Judge, way: str, beta: float, steps: int, take: Callable[[int], Any]) -> Entrant:
     """`take(t)` makes the step with number t, of 1 to steps."""
     half = {round(part * steps) for part in HALF} if judge.octaves else set()  # needed for a longer horizon alone
     end = {round(part * steps) for part in END}
@@ -81,7 +81,7 @@ def run(oracle: GradientOracle, judge: Judge, optimizer: NormalizedStorm, way: s
         else:
             optimizer.step(oracle.loss, batch=oracle.batches())
 
-    return follow(judge, way, beta, 2 * steps if way == STEPS else steps, take)
+    return along(judge, way, beta, 2 * steps if way == STEPS else steps, take)
 
 
 def best(entrants: Sequence[Entrant], two_points: bool) -> Entrant:
