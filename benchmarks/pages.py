@@ -363,8 +363,31 @@ def selftuning_table(report: dict[str, Any], budget: str = "100000") -> str:
         shown += [f"{mine['average'] / min(usual.values()):.2f}" if usual else "-"]
         shown += [f"{mine['last'] / min(last.values()):.2f}"]
         shown += ["-" if mine["error_over_V"] is None else f"{mine['error_over_V']:.2g}", f"{mine['alarms']:.0f}"]
-        lines.append(f"| {problem} | {' | '.join(shown)} |")
+        held = ", held out" if problem in report["held_out"] else ""
+        lines.append(f"| {problem}{held} | {' | '.join(shown)} |")
     return "\n".join(lines)
+
+
+def calibration_chart(report: dict[str, Any], budget: str = "100000") -> str:
+    """The squared error of m over V, on a scale of powers of 2; a number that is off the scale stands at its end."""
+    places = 3  # for a factor of 2
+    ends = ["1/16", "1/4", "1", "4", "16"]
+    rows = [f"{'':24}" + "".join(f"{end:<{2 * places}}" for end in ends).rstrip()]
+    for problem, mine in report["own"].items():
+        ratio = mine["plain"][budget]["error_over_V"]
+        if ratio is None:
+            continue
+        at = round(places * math.log2(ratio)) if ratio > 0 else -math.inf
+        at = int(max(-4 * places, min(4 * places, at))) + 4 * places
+        line = ["."] * (8 * places + 1)
+        line[4 * places] = "|"
+        line[at] = "o" if 0 < at < 8 * places else "<" if at == 0 else ">"
+        rows.append(f"{problem:24}{''.join(line)}")
+    ratios = [mine["plain"][budget]["error_over_V"] for mine in report["own"].values()]
+    known = [ratio for ratio in ratios if ratio is not None]
+    within = sum(0.5 <= ratio <= 2 for ratio in known)
+    said = f"Median {statistics.median(known):.2f}; within a factor of 2 on {within} of {len(known)} problems."
+    return "\n".join(["```text", *rows, "```", "", said])
 
 
 def selftuning_counts(report: dict[str, Any]) -> str:
@@ -428,4 +451,61 @@ def datasets_table(report: dict[str, Any]) -> str:
             found = r.get(name)
             cells += ["-", "-"] if found is None else [f"{found['bound']:.2g}", f"{found['seconds']:.2f}"]
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def race_table(report: dict[str, Any]) -> str:
+    """Cost of a race to a certified point, beside the plan, the promise and the limit."""
+    head = ["problem", "target", "race, median", "largest", "search, test of the first", "plan", "plan / race"]
+    head += ["promise", "limit", "race / limit", "wrong"]
+    lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    for row in report["targets"]:
+        plan = ["-", "-"] if row["plan"] is None else [f"{row['plan']:.2g}", f"{row['plan_over_race']:,.0f}"]
+        limit = ["-", "-"] if row["limit"] is None else [f"{row['limit']:,.0f}", f"{row['over_limit']:.2f}"]
+        promise = f"{row['promise']:.2g} {row['promised_by']}"
+        cells = [
+            row["problem"],
+            f"{row['part']:g} g_1 = {row['target']:.3g}",
+            f"{row['cost']:,.0f}",
+            f"{row['most']:,}",
+        ]
+        cells += [f"{row['search']:,}, {row['testing']:,}", *plan, promise, *limit]
+        cells.append(f"{row['violations']} of {row['seeds']}")
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def race_summary(report: dict[str, Any]) -> str:
+    """Medians over problems and targets, and the largest of what must not be large."""
+    rows = report["targets"]
+    over = [row["plan_over_race"] for row in rows if row["plan_over_race"] is not None]
+    tenth = [row["over_limit"] for row in rows if row["part"] == 0.1 and row["over_limit"] is not None]
+    wrong, seeds = sum(row["violations"] for row in rows), sum(row["seeds"] for row in rows)
+    certified = sum(row["certified"] for row in rows)
+    return (
+        f"Over {len(rows)} cases of {rows[0]['seeds']} seeds: the plan asks {statistics.median(over):,.0f} times as "
+        f"much in the median, {min(over):,.0f} at least; certified points {certified:,} of {seeds:,}, wrong ones "
+        f"{wrong}. The largest cost of a seed is {max(row['most_over_promise'] for row in rows):.2g} of what a race "
+        f"may cost. At a tenth of the first gradient norm the race costs {statistics.median(tenth):.2f} times the "
+        f"limit in the median, {max(tenth):.2f} at most."
+    )
+
+
+def race_splits_table(report: dict[str, Any]) -> str:
+    """What is certified for a budget by the rule, and over it by fixed parts for the search."""
+    parts = list(report["splits"][0]["fixed"])
+    lines = [f"| problem | by the rule | its search | {' | '.join(parts)} |", "|---" * (3 + len(parts)) + "|"]
+    for row in report["splits"]:
+        ratios = [f"{row['fixed'][part] / row['bound']:.2f}" for part in parts]
+        lines.append(f"| {row['problem']} | {row['bound']:.3g} | {row['search']:,.0f} | {' | '.join(ratios)} |")
+    return "\n".join(lines)
+
+
+def race_rules_table(report: dict[str, Any]) -> str:
+    """Mean cost of a race whose tests begin at other heights of the error bar, and over that of the rule."""
+    heights = list(report["rules"][0]["costs"])
+    lines = [f"| problem | {' | '.join(heights)} |", "|---" * (1 + len(heights)) + "|"]
+    for row in report["rules"]:
+        cells = [f"{row['costs'][h]:,.0f} ({row['costs'][h] / row['costs']['1.0']:.2f})" for h in heights]
+        lines.append(f"| {row['problem']} | {' | '.join(cells)} |")
     return "\n".join(lines)

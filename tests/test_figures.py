@@ -27,6 +27,7 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("comparison-slopes", "comparison-slopes", "rates_table", CHOICE),
         ("selftuning-counts", "selftuning", "selftuning_counts", CHOICE),
         ("selftuning", "selftuning", "selftuning_table", CHOICE),
+        ("selftuning-calibration", "selftuning", "calibration_chart", CHOICE),
         ("selftuning-table", "selftuning", "filter_table", CHOICE),
         ("selftuning-ablation", "selftuning", "ablation_table", CHOICE),
         ("selftuning-units", "selftuning", "rescaling_line", CHOICE),
@@ -37,6 +38,10 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("points", "points", "points_table", "docs/theory/fresh-samples.md"),
         ("stopping", "stopping", "stopping_table", "docs/evidence.md"),
         ("datasets", "datasets", "datasets_table", "docs/evidence.md"),
+        ("race", "race", "race_table", "docs/race.md"),
+        ("race-summary", "race", "race_summary", "docs/race.md"),
+        ("race-splits", "race", "race_splits_table", "docs/race.md"),
+        ("race-rules", "race", "race_rules_table", "docs/race.md"),
     ],
 )
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:

@@ -118,7 +118,7 @@ def test_the_problem_keeps_its_promises() -> None:
         np.testing.assert_allclose(jax.grad(problem.value)(jnp.asarray(x)), problem.full_grad(x), rtol=1e-12)
         spread, near = problem.range(x, np.linalg.norm(x - y))
         assert np.linalg.norm(off - problem.full_grad(x)) <= spread and np.linalg.norm(change) <= near
-    found = minimize(problem, budget=3000, confidence=0.9, progress=False)
+    found = minimize(problem, budget=3000, confidence=0.9, method="plan", progress=False)
     assert found.violations == 0 and found.certificate.upper_bound < problem.constants().first_gradient
 
 

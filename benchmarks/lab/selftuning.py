@@ -37,7 +37,15 @@ import numpy as np
 
 from benchmarks.lab import holdout
 from benchmarks.machine import describe
-from benchmarks.pages import ablation_table, fill, filter_table, rescaling_line, selftuning_counts, selftuning_table
+from benchmarks.pages import (
+    ablation_table,
+    calibration_chart,
+    fill,
+    filter_table,
+    rescaling_line,
+    selftuning_counts,
+    selftuning_table,
+)
 from normstorm._shared.pytrees import pytree
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.algorithms.filtering import Filter, Filtered
@@ -60,7 +68,7 @@ RIVALS = (
 )
 DESIGN = (
     *("quadratic", "noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad", "quartic", "chain"),
-    *("logistic-nonconvex", "tanh-network"),
+    *("logistic-nonconvex", "tanh-network", "softmax", "saddles", "wide-logistic"),
 )
 PROBLEMS = (*registry.PROBLEMS, *holdout.PROBLEMS)
 DENSE = ((128, 1), (8192, 64), (2**30, 512))  # up to so many steps, a gradient is measured at every so many
@@ -135,7 +143,8 @@ def measured_scales(problem: Any, budget: int) -> Scales:
 def settings(name: str, known: Scales, values: int) -> list[dict[str, Any]]:
     """Every factor of the step, and so many values of the second parameter, the default's first."""
     method = METHODS[name]
-    return list(method._replace(values=method.values[:values]).grid(known))
+    rungs = [method.rung, *(rung for rung in method.first if rung != method.rung)][:values]
+    return [method.settings(known, 10 ** (power / 2), method.ladder[rung]) for rung in rungs for power in range(-4, 5)]
 
 
 def stacked(algorithms: list[Algorithm]) -> Algorithm:
@@ -252,30 +261,48 @@ def variant(part: str) -> Algorithm:
     """Kalman-STORM without a part, or with another number."""
     whole: Algorithm = CATALOGUE["kalman_storm"]()
     filtered, steps = whole.estimator, whole.schedule
+
+    def looking(**values: Any) -> Algorithm:
+        return replace(whole, estimator=replace(filtered, **values))
+
+    def stepping(**values: Any) -> Algorithm:
+        return replace(whole, schedule=replace(steps, **values))
+
     words = {
         "as it is": whole,
         "gain t^(-2/3)": replace(whole, estimator=Falling(filtered.K, filtered.k)),
-        "never stays": replace(whole, schedule=replace(steps, still=0.0)),
-        "V unchecked": replace(whole, estimator=replace(filtered, alarm=math.inf)),
-        "short memory of curvature": replace(whole, estimator=replace(filtered, bend_memory=0.03, spread_memory=0.05)),
-        "no quick fall of curvature": replace(whole, estimator=replace(filtered, quick=0.0)),
-        "no rejection": replace(whole, estimator=replace(filtered, reject=math.inf)),
-        "steps half as long": replace(whole, schedule=replace(steps, part=0.25)),
-        "steps twice as long": replace(whole, schedule=replace(steps, part=1.0)),
-        "6 first samples": replace(whole, estimator=replace(filtered, first=6)),
+        "stays by q alone, not shrunk": stepping(still=0.0, shrink=0.0),
+        "steps not shrunk by V": stepping(shrink=0.0),
+        "no heed of agreement": stepping(least=1.0),
+        "noise does not move with x": looking(drift=0.0),
+        "V unchecked": looking(alarm=math.inf),
+        "long memory of curvature": looking(agreed=0.0, certain=0.0),
+        "short memory of curvature": looking(bend_memory=0.03, spread_memory=0.05),
+        "steps half as long": stepping(part=0.25),
+        "steps twice as long": stepping(part=1.0),
+        "6 first samples": looking(first=6),
     }
     return words[part]
 
 
 VARIANTS = (
-    *("as it is", "gain t^(-2/3)", "never stays", "V unchecked", "short memory of curvature"),
-    *("no quick fall of curvature", "no rejection", "steps half as long", "steps twice as long", "6 first samples"),
+    *("as it is", "gain t^(-2/3)", "stays by q alone, not shrunk", "steps not shrunk by V", "no heed of agreement"),
+    *("noise does not move with x", "V unchecked", "long memory of curvature", "short memory of curvature"),
+    *("steps half as long", "steps twice as long", "6 first samples"),
 )
 
 
-def without(name: str, part: str, budget: int) -> float:
-    rows = rows_of(problem_of(name), [variant(part)], words(100, 8), budget + 1, (budget,))[0][:, 0, 0]
-    return float(np.mean(np.where(np.isfinite(rows), rows, np.inf)))
+def without(name: str, budget: int) -> dict[str, float]:
+    """The average of every variant; those that differ by numbers alone are one program."""
+    groups: dict[Any, list[str]] = {}
+    for part in VARIANTS:
+        groups.setdefault(jax.tree.structure(variant(part)), []).append(part)
+    found = {}
+    for parts in groups.values():
+        rows = rows_of(problem_of(name), [variant(p) for p in parts], words(100, 8), budget + 1, (budget,))[:, :, 0, 0]
+        averages = np.mean(np.where(np.isfinite(rows), rows, np.inf), axis=1)
+        found |= dict(zip(parts, map(float, averages), strict=True))
+    return {part: found[part] for part in VARIANTS}
 
 
 def tasks(given: Any, budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str, Any]]:
@@ -292,8 +319,7 @@ def tasks(given: Any, budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str,
             for method in rivals:
                 yield "rivals", name, method, partial(rival, name, method, budgets, given.values, given.seeds)
         if given.only in (None, "ablation") and name in DESIGN:
-            for part in VARIANTS:
-                yield "ablation", name, part, partial(without, name, part, budgets[-1])
+            yield "ablation", name, "parts", partial(without, name, budgets[0])
         if given.only in (None, "rescaling"):
             yield "rescaling", name, "difference", partial(rescaled, name)
 
@@ -324,7 +350,7 @@ def main() -> None:
     todo = list(tasks(given, budgets))
     out = Path(given.out)
     found: dict[str, Any] = json.loads(out.read_text()) if out.exists() else {}
-    found |= {"date": date.today().isoformat(), "machine": describe()}
+    found |= {"date": date.today().isoformat(), "machine": describe(), "held_out": list(holdout.FRESH)}
     with ProcessPoolExecutor(given.jobs, mp_context=get_context("spawn"), initializer=_single) as pool:
         running = {pool.submit(_call, call): (part, name, what) for part, name, what, call in todo}
         for future in as_completed(running):
@@ -333,7 +359,7 @@ def main() -> None:
                 result = future.result()
             except Exception as error:
                 result = {"failed": f"{type(error).__name__}: {error}"[:200]}
-            found.setdefault(part, {}).setdefault(name, {})[what] = result
+            found.setdefault(part, {}).setdefault(name, {}).update(result if part == "ablation" else {what: result})
             print(part, name, what, str(result)[:160], flush=True)
             out.write_text(json.dumps(found, indent=1) + "\n")
     if out.resolve() == RESULT.resolve():
@@ -344,6 +370,7 @@ def show(report: dict[str, Any]) -> None:
     """Put the tables into the page."""
     fill("how-to-choose.md", "selftuning-counts", selftuning_counts(report))
     fill("how-to-choose.md", "selftuning", selftuning_table(report))
+    fill("how-to-choose.md", "selftuning-calibration", calibration_chart(report))
     fill("how-to-choose.md", "selftuning-table", filter_table(report))
     fill("how-to-choose.md", "selftuning-ablation", ablation_table(report))
     fill("how-to-choose.md", "selftuning-units", rescaling_line(report))

@@ -23,12 +23,16 @@ WHOLE = CATALOGUE["kalman_storm"]()
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Bowl:
-    """b f(y/a): f = sum h x^2/2 + q x^4/4 + noise <z, x> + wild w h x^2/2 with standard normal z and w."""
+    """b f(y/a): f = sum h x^2/2 + q x^4/4 + noise <z, x> + wild w h x^2/2 with standard normal z and w.
+
+    z counts only if w > rare.
+    """
 
     h: jax.Array
     q: Any = 0.0
     noise: Any = 1.0
     wild: Any = 0.0
+    rare: Any = -np.inf
     a: Any = 1.0
     b: Any = 1.0
 
@@ -38,7 +42,8 @@ class Bowl:
     def grad(self, y: Any, batch: jax.Array) -> Any:
         x = self._flat(y) / self.a
         z = jnp.mean(batch, 0)
-        g = (1 + self.wild * z[-1]) * self.h * x + self.q * x**3 + self.noise * z[:-1]
+        g = (1 + self.wild * z[-1]) * self.h * x + self.q * x**3
+        g = g + self.noise * jnp.where(z[-1] > self.rare, z[:-1], 0)
         return self._like(y, g * self.b / self.a)
 
     def full_grad(self, y: Any) -> Any:
@@ -58,58 +63,60 @@ BOWL, START = Bowl(jnp.asarray(H), q=0.5, wild=0.3), np.linspace(-1, 1, 6)
 
 
 @partial(jax.jit, static_argnames="steps")
-def states(problem: Any, algorithm: Algorithm, x: Any, words: jax.Array, steps: int, other: Any = -1) -> Any:
-    """All states; the sample of step `other` is drawn from another key."""
+def states(
+    problem: Any, algorithm: Algorithm, x: Any, words: jax.Array, steps: int, other: Any = -1, push: Any = 0.0
+) -> Any:
+    """All states; the sample of step `other` is drawn from another key, and after step 40 m is pushed away."""
 
     def step(state: Any, t: jax.Array) -> Any:
         key = step_key(words, jnp.where(t == other, 10**6, t))
-        state, _ = algorithm.step(problem, state, algorithm.draw(problem, key), t)
-        return state, state
+        state, cost = algorithm.step(problem, state, algorithm.draw(problem, key), t)
+        m = jax.tree.map(lambda m: m + jnp.where(t == 40, push, 0).astype(m.dtype), state.m)
+        state = state._replace(m=m, estimator=state.estimator._replace(m=m))
+        return state, (state, cost)
 
     first, _ = algorithm.first(problem, x, algorithm.draw(problem, step_key(words, 1)))
-    later = jax.lax.scan(step, first, jnp.arange(2, steps + 1))[1]
+    later = jax.lax.scan(step, first, jnp.arange(2, steps + 1))[1][0]
     return jax.tree.map(lambda a, b: jnp.concatenate([a[None], b]), first, later)
 
 
-def walk(problem: Any = BOWL, x: Any = START, seed: int = 3, other: int = -1) -> Any:
+def walk(problem: Any = BOWL, x: Any = START, seed: int = 3, other: int = -1, push: float = 0.0) -> Any:
+    """Of 200 steps. Whatever has six numbers in one array of double precision shares one compilation."""
     x = jax.tree.map(jnp.asarray, x)
-    return states(problem, WHOLE, x, jnp.asarray(seed_words([seed])[0]), 200, other)
+    problem = jax.tree.map(lambda leaf: jnp.asarray(leaf, jax.tree.leaves(x)[0].dtype), problem)
+    return states(problem, WHOLE, x, jnp.asarray(seed_words([seed])[0]), 200, other, push)
 
 
-@jax.jit
-def step(problem: Any, state: Any, words: jax.Array, t: jax.Array) -> Any:
-    return WHOLE.step(problem, state, WHOLE.draw(problem, step_key(words, t)), t)
+@pytest.mark.parametrize(
+    ("start", "rare"), [(START, -np.inf), (0 * START, -np.inf), (0 * START, 1.0)], ids=["away", "at 0", "m_1 = 0"]
+)
+def test_units_do_not_matter(start: np.ndarray, rare: float) -> None:
+    """The samples bend, so that a derivative is not zero at 0 either; equal to rounding, which 200 steps let grow.
 
-
-@pytest.mark.parametrize("start", [START, 0 * START])
-def test_units_do_not_matter(start: np.ndarray) -> None:
-    """The samples bend, so that a derivative is not zero at 0 either; equal to rounding, which 200 steps let grow."""
-    plain = walk(replace(BOWL, noise=1.0), start)
+    Where noise is rare and x = 0 the first samples are zero, and so the first length comes later.
+    """
+    bowl = replace(BOWL, rare=rare)
+    plain = walk(bowl, start)
     for a, b in ((1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3)):
-        scaled = walk(replace(BOWL, a=a, b=b), a * start)
+        scaled = walk(replace(bowl, a=a, b=b), a * start)
         np.testing.assert_allclose(scaled.x / a, plain.x, rtol=0, atol=1e-10)
         np.testing.assert_allclose(scaled.estimator.V * (a / b) ** 2, plain.estimator.V, rtol=1e-8)
     assert np.ptp(plain.x, axis=0).max() > 0.1
+    assert (plain.estimator.reach[0] == 0) == (rare == 1)
 
 
 def test_a_start_without_curvature_still_has_a_length() -> None:
-    """At 0 the chain has no second derivative along its gradient, and most samples there are zero."""
-    chain = get("chain")
+    """At 0 a quartic has no derivatives of its gradient; then a thousandth of 1 is taken."""
+    found = walk(replace(BOWL, h=jnp.zeros(6)), 0 * START)
+    assert found.estimator.reach[0] == 1e-3 / 8
+    assert norm(found.x[-1]) > 0.1
 
-    @jax.tree_util.register_dataclass
-    @dataclass(frozen=True)
-    class Scaled:
-        a: Any
 
-        def sample(self, key: jax.Array, n: int) -> Any:
-            return chain.sample(key, n)
-
-        def grad(self, y: jax.Array, batch: Any) -> jax.Array:
-            return chain.grad(y / self.a, batch) / self.a
-
-    one, other = (walk(Scaled(a), np.zeros(16), seed=0) for a in (1.0, 1000.0))
-    np.testing.assert_allclose(other.x[:60] / 1000, one.x[:60], rtol=0, atol=1e-9)
-    assert norm(one.x[-1]) > 1 and (np.asarray(one.x[0]) == 0).all()
+def test_gradients_whose_squares_are_no_numbers_are_not_followed() -> None:
+    """Curvature and noise are squares, too, and would be zero: then no length would be too long."""
+    tiny = walk(replace(BOWL, b=1e-150))
+    assert (np.asarray(tiny.x) == START).all() and np.isfinite(tiny.m).all()
+    assert 0 < norm(tiny.m[-1]) < 1e-148
 
 
 def test_the_gain_is_known_before_its_sample() -> None:
@@ -122,73 +129,52 @@ def test_the_gain_is_known_before_its_sample() -> None:
     assert plain.estimator.gain[t] != other.estimator.gain[t]
 
 
-def test_any_pytree() -> None:
-    tree = {"a": START[:2].reshape(1, 2), "b": [START[2:], np.zeros(0)]}
-    flat, cut = walk(), walk(x=tree)
-    np.testing.assert_allclose(cut.x["b"][0], flat.x[:, 2:], rtol=0, atol=1e-11)
-    np.testing.assert_allclose(cut.estimator.V, flat.estimator.V, rtol=1e-9)
-
-
-def test_single_precision_goes_the_same_way() -> None:
+def test_any_pytree_and_single_precision_go_the_same_way() -> None:
     """Of 40 steps, after which rounding has grown to a few units of 1e-4."""
-    single = walk(jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float32), BOWL), np.float32(START))
-    assert single.x.dtype == single.estimator.V.dtype == jnp.float32
-    np.testing.assert_allclose(single.x[39], walk().x[39], rtol=0, atol=2e-3)
+    x = np.float32(START)
+    tree = {"a": x[:2].reshape(1, 2), "b": [x[2:], np.zeros(0, np.float32)]}
+    double, single = walk(), walk(x=tree)
+    assert single.x["a"].dtype == single.estimator.V.dtype == jnp.float32
+    np.testing.assert_allclose(single.x["b"][0][39], double.x[39, 2:], rtol=0, atol=2e-3)
+    np.testing.assert_allclose(single.x["a"][39, 0], double.x[39, :2], rtol=0, atol=2e-3)
+    np.testing.assert_allclose(single.estimator.V[39], double.estimator.V[39], rtol=0.01)
 
 
 def test_the_error_bar_is_calibrated() -> None:
-    """16 seeds: the median of true squared error over V lies within a factor of 2.
+    """32 seeds, steps 100 and 200: the median of true squared error over V lies within a factor of 2.
 
-    Each is a mean of about 6 squares, so the median of 16 has a standard error near .15: false alarms below 1e-5.
+    Each is a mean of about 6 squares, so the median of 32 has a standard error near .11: false alarms below 1e-5.
     """
-    words = jnp.asarray(seed_words(list(range(16))))
-    end = jax.vmap(lambda w: jax.tree.map(lambda a: a[-1], states(BOWL, WHOLE, jnp.asarray(START), w, 3000)))(words)
-    errors = jax.vmap(lambda m, x: norm(m - BOWL.full_grad(x)) ** 2)(end.m, end.x_prev)
-    ratio = float(np.median(errors / end.estimator.V))
-    assert 0.5 < ratio < 2
-    assert float(np.median(end.estimator.V)) < 0.02, "or m has learnt nothing"
-    assert np.mean(end.estimator.alarms) < 5
+    paths = [walk(seed=seed) for seed in range(32)]
+    for t in (99, 199):
+        errors = [float(norm(p.m[t] - BOWL.full_grad(p.x_prev[t])) ** 2) for p in paths]
+        V = [float(p.estimator.V[t]) for p in paths]
+        assert 0.5 < np.median(np.array(errors) / V) < 2
+        assert np.median(V) < 0.05 * 6 * 100 / (t + 1), "or m has learnt nothing"
+    assert np.mean([p.estimator.alarms[-1] for p in paths]) < 1
 
 
 def test_an_error_bar_that_lies_is_caught() -> None:
-    """m is moved and V is not: within two renewals an alarm raises V, and the estimate recovers."""
-    before = jax.tree.map(lambda a: a[-1], walk())
-    f = before.estimator
-    wrong = f.m + 1.5
-    words = jnp.asarray(seed_words([77])[0])
-    state = before._replace(m=wrong, estimator=f._replace(m=wrong, sum=0 * f.sum, gains=0 * f.gains, since=0 * f.since))
-    for t in range(201, 3000):
-        state, _ = step(BOWL, state, words, jnp.int32(t))
-        if state.estimator.alarms > f.alarms:
-            break
-    assert state.estimator.alarms == f.alarms + 1 and state.estimator.V > 3 * f.V
-    assert state.estimator.excess > 3
+    """m is pushed and V is not: at the next look an alarm raises V, and the estimate recovers sooner."""
+    plain, pushed = walk(), walk(push=1.5)
+    assert plain.estimator.alarms[-1] == 0 and pushed.estimator.alarms[-1] >= 1
+    at = int(np.argmax(np.asarray(pushed.estimator.alarms) > 0))
+    assert pushed.estimator.V[at] > 2 * pushed.estimator.V[at - 1] and pushed.estimator.excess[at] > 3
+    assert norm(pushed.m[-1] - BOWL.full_grad(pushed.x_prev[-1])) < 0.5 * 1.5 * 6**0.5
 
 
-def test_a_step_too_far_is_taken_back() -> None:
-    """The wall of a steep bowl, met at once because the first curvature is said to be small."""
-    steep = Bowl(jnp.asarray(1000 * H), noise=0.1)
-    key = jnp.asarray(seed_words([0])[0])
-    first = jax.tree.map(lambda a: a[0], walk(steep))
-    tried = first._replace(x=first.x_prev - 100 * first.m)
-    after, cost = step(steep, tried, key, jnp.int32(2))
-    np.testing.assert_array_equal(after.x_prev, first.x_prev)
-    np.testing.assert_array_equal(after.m, first.m)
-    assert after.estimator.V == first.estimator.V and after.estimator.bend >= 4 * first.estimator.bend
-    assert cost == 2
-    nowhere, _ = step(steep, first._replace(x=first.x * np.inf), key, jnp.int32(2))
-    np.testing.assert_array_equal(nowhere.m, first.m)
-    assert np.isfinite(nowhere.x).all() and np.isfinite(nowhere.estimator.bend)
+def test_a_table_of_a_separable_sum_stays_finite_and_goes_on() -> None:
+    """Gradients fall by orders of magnitude, and what rounding took from the long ones must not be followed.
 
-
-def test_a_table_of_a_separable_sum_stays_finite() -> None:
-    """Gradients fall by orders of magnitude, and what rounding took from the long ones must not be followed."""
+    Nor must one row's curvature be taken for that of all, though with the table one row knows the gradient.
+    """
     problem = get("separable-exponential", n=20)
-    found = states(
-        problem, CATALOGUE["kalman_storm"](table=True), problem.start(), jnp.asarray(seed_words([1])[0]), 4000
-    )
-    assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
-    assert norm(problem.full_grad(found.x[-1])) < 1e-6
+    for seed in (2, 3):
+        words = jnp.asarray(seed_words([seed])[0])
+        found = states(problem, CATALOGUE["kalman_storm"](table=True), problem.start(), words, 4000)
+        assert all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(found))
+        slopes = np.linalg.norm(jax.vmap(problem.full_grad)(found.x), axis=1)
+        assert slopes[-1] < 1e-5 and slopes.max() < 1.5 * slopes[0]
 
 
 def test_nothing_to_see() -> None:

@@ -25,7 +25,7 @@ from normstorm.report.run_report import RunReport
 from normstorm.theory.plan import round_up
 
 OWN = f"{Path(own.__file__)}:problem"
-SAME = ["quadratic", "--target", "0.5", "--confidence", "0.95", "--seeds", "4", "--samples", "200"]
+SAME = ["quadratic", "--target", "0.5", "--confidence", "0.95", "--seeds", "4", "--method", "plan", "--samples", "200"]
 HOSTILE = "<script>alert(1)</script> & mine"
 OBSERVED = {"median", "q95", "q99", "max"}
 
@@ -43,8 +43,8 @@ def report() -> RunReport:
     """The run of `SAME`, without the command."""
     problem = PROBLEMS["quadratic"].make()
     with jax.enable_x64(True):
-        result = minimize(problem, target=0.5, confidence=0.95, seeds=4, samples=200, progress=False)
-    request = RunRequest("quadratic", target=0.5, confidence=0.95, seeds=4, samples=200)
+        result = minimize(problem, target=0.5, confidence=0.95, seeds=4, method="plan", samples=200, progress=False)
+    request = RunRequest("quadratic", target=0.5, confidence=0.95, seeds=4, method="plan", samples=200)
     date = datetime(2026, 1, 2, tzinfo=UTC)
     return RunReport(problem, request, "a <b>sum</b>", ("choose", "stop"), result, 1.5, date, "page.html")
 
@@ -100,7 +100,7 @@ def test_json_is_the_run(run, report: RunReport) -> None:
 
 
 def test_a_users_file(run) -> None:
-    words = ["--target", "0.5", "--seeds", "2", "--samples", "100", "--choose", "last", "--json"]
+    words = ["--target", "0.5", "--seeds", "2", "--method", "plan", "--samples", "100", "--choose", "last", "--json"]
     code, out, err = run("run", OWN, *words)
     found = json.loads(out)
     assert (code, err) == (0, "")
@@ -110,6 +110,26 @@ def test_a_users_file(run) -> None:
     assert 0 < true <= found["certificate"]["upper_bound"]
     text = Path("build/run.html").read_text(encoding="utf-8")
     assert own.NAME not in text and own.NAME in Page(text).text
+
+
+def test_a_race(run) -> None:
+    words = ["run", OWN, "--target", "0.2", "--seeds", "2"]
+    code, out, err = run(*words, "--json")
+    found = json.loads(out)
+    race, certificate = found["race"], found["certificate"]
+    assert (code, err) == (0, "") and found["method"] == "race" and race["ended_by"] == "fast arm"
+    assert certificate["upper_bound"] <= 0.2 and certificate["sense"] == "exact" and found["x"] == found["choice"]["x"]
+    true = np.linalg.norm(np.array(found["x"]) - own.ROWS.mean(axis=0))
+    assert true <= certificate["upper_bound"] and found["value"]["kind"] == "all rows"
+    assert found["sample_gradients"] == race["cost"] == race["search"] + race["testing"]
+    assert race["promise_cost"] <= race["plan_cost"] and found["observed"]["violations"] == race["violations"] == 0
+    code, out, err = run(*words)
+    assert (code, err) == (0, "") and "nan" not in out and all(len(line) <= 80 for line in out.splitlines())
+    for text in (out, Page(Path("build/run.html").read_text(encoding="utf-8")).text):
+        shown = " ".join(text.split())
+        assert certificate["guarantee"] in shown and f"{race['search']:,} (" in shown
+        assert f"{race['plan_cost']:,} (" in shown and "nan" not in shown.split()
+        assert f"{found['x'][0]:.6g}" in shown and f"{found['value']['value']:.8g} (exact, all rows)" in shown
 
 
 def test_table(run, report: RunReport) -> None:
@@ -197,7 +217,7 @@ def interrupted(words: list[str], folder: Path) -> subprocess.CompletedProcess[s
     code += "from normstorm.cli.main import main\n"
     # Whoever started the tests may have told all processes to ignore the signal.
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
-    code += "Progress.__enter__ = lambda self: lambda done, steps: os.kill(os.getpid(), signal.SIGINT)\n"
+    code += "Progress.__enter__ = lambda self: lambda *_: os.kill(os.getpid(), signal.SIGINT)\n"
     code += "sys.argv = ['normstorm', *sys.argv[1:]]; main()"
     return subprocess.run([sys.executable, "-c", code, *words], cwd=folder, capture_output=True, text=True)
 
@@ -216,7 +236,7 @@ problem = from_loss(own.squares, box, start=own.START, constants=own.KNOWN, name
 
 def test_a_sampler_without_data(run, tmp_path: Path) -> None:
     (tmp_path / "stream.py").write_text(STREAM)
-    words = ["run", "stream.py:problem", "--budget", "4000", "--seeds", "3", "--samples", "400"]
+    words = ["run", "stream.py:problem", "--budget", "4000", "--seeds", "3", "--method", "plan", "--samples", "400"]
     code, out, err = run(*words, "--json")
     found = json.loads(out)
     assert (code, err) == (0, "") and found["problem"]["is_exact"] is False
@@ -252,7 +272,18 @@ def test_interrupted_and_resumed(run, tmp_path: Path) -> None:
 def test_an_edited_file_does_not_resume_the_run_of_the_old_one(run, tmp_path: Path) -> None:
     text = Path(own.__file__).read_text()
     (tmp_path / "mine.py").write_text(text)
-    words = ["run", "mine.py:problem", "--target", "0.5", "--seeds", "2", "--checkpoint", "run.ckpt"]
+    words = [
+        "run",
+        "mine.py:problem",
+        "--target",
+        "0.5",
+        "--method",
+        "plan",
+        "--seeds",
+        "2",
+        "--checkpoint",
+        "run.ckpt",
+    ]
     assert run(*words)[0] == 0 and (tmp_path / "run.ckpt").is_file()
     (tmp_path / "mine.py").write_text(text.replace("0.5 * jnp.sum((x - row) ** 2)", "0.5 * jnp.sum((x - row) ** 4)"))
     code, out, err = run(*words)
@@ -282,16 +313,25 @@ REFUSALS = [
     ("quadratik --seeds 0 --target 1 --budget 9", "problem must be path/to/file.py:name or one of dro-regression, "),
     ("no.py:problem --target 1", "problem must name an existing Python file"),
     ("OWN:nothing --target 1", "problem must name something that the file defines"),
-    ("OWN:without_constants --target 1", "constants must be given to from_loss"),
+    ("OWN:without_constants --target 1 --method plan", "constants must be given to from_loss"),
     ("OWN:raises --target 1", "got TypeError at line "),
     ("quadratic", "exactly one of target, budget must be given; got neither"),
-    ("quadratic --target 1 --budget 9", "exactly one of target, budget must be given; got target=1.0, budget=9"),
+    ("quadratic --target 1 --budget 9 --method plan", "exactly one of target, budget must be given; got target=1.0, "),
+    ("quadratic --target 1 --budget 9", "budget must be an integer >= 28; got budget=9"),
+    ("quadratic --target 1 --method best", "method must be one of race, plan; got method='best'"),
+    ("quadratic --target 1 --method plan --algorithm sgd", "algorithm must be None unless method is 'race'"),
+    (
+        "quadratic --target 1 --algorithm sgd",
+        "algorithm must be one that needs no arguments, or an Algorithm; got",
+    ),
+    ("quadratic --target 1 --algorithm best", "algorithm must be None, an Algorithm or one of normalized_storm, "),
+    ("quadratic --target 1 --choose last", "choose must be left out if method is 'race'; got choose='last'"),
     ("quadratic --target abc", "target must be a number; got target=abc"),
     ("quadratic --target -1", "target must be a finite number > 0"),
     ("quadratic --target nan", "target must be a finite number > 0"),
     ("quadratic --budget 1.5", "budget must be an integer of at most 30 digits"),
     ("quadratic --budget 0", "budget must be an integer in [1, "),
-    ("quadratic --target 1e-3", "target and budget must lead to at most "),
+    ("quadratic --target 1e-3 --method plan", "target and budget must lead to at most "),
     ("quadratic --target 1 --confidence 1", "confidence must be a number in (0, 1); got confidence=1.0"),
     ("quadratic --target 1 --confidence 0.9999999999999999", "confidence must be at most 0.9999999999999991; got"),
     ("quadratic --target 1 --confidence 1e-300", "confidence must be at least 1e-16; got confidence=1e-300"),

@@ -357,3 +357,13 @@ def test_terminal() -> None:
     assert "undecided: storm" in words and "Cannot run: muon (x must be a matrix" in words
     row = next(line for line in lines if line.startswith("nigt"))
     assert row.split() == ["nigt", "0.833", "0.416", "0.5", *2 * [">", "budget"]]
+
+
+def test_a_method_that_asks_less_than_its_formula_spends_the_budget() -> None:
+    """Steps that stay ask K alone; those that are left are then run, and averages are cut at the budget."""
+    one = Bench(CompareRequest(budget=600, seeds=2), "quadratic", registry.get("quadratic"), 1, None)
+    found = one._one("kalman_storm", {}, one.seeds, Event())
+    assert found.steps > CATALOGUE["kalman_storm"]().steps(600)
+    assert (found.paths.cost[:, -1] >= 600).all() and (found.paths.cost[:, -1] < 800).all()
+    assert compare._steps_left(CATALOGUE["kalman_storm"](K=2), 7) == 3
+    assert compare._steps_left(CATALOGUE["sgd"](eta=1.0), 7) == 0

@@ -106,9 +106,8 @@ def test_a_forgotten_value_is_an_error() -> None:
 def test_templates_and_style_are_part_of_the_package() -> None:
     room = resources.files("normstorm.report")
     found = {file.name for file in room.joinpath("templates").iterdir()}
-    assert found == {
-        f"{name}.html" for name in ("page", "macros", "run", "compare", "estimate", "reproduce", "diagnosis")
-    }
+    names = "page", "macros", "run", "race", "compare", "estimate", "reproduce", "diagnosis"
+    assert found == {f"{name}.html" for name in names}
     assert room.joinpath("style.css").is_file()
     assert not any("| safe" in (room / "templates" / name).read_text(encoding="utf-8") for name in found)
 

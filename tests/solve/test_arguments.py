@@ -29,7 +29,7 @@ def show(done: int, of: int) -> None:
 
 FUNCTIONS = {function.__name__: function for function in (minimize, plan, certify)}
 USUAL: dict[str, dict[str, Any]] = {
-    "minimize": {"problem": MINE, "plan": PLANS[0], "samples": 19, "progress": False},
+    "minimize": {"problem": MINE, "plan": PLANS[0], "method": "plan", "samples": 19, "progress": False},
     "plan": {"constants": own.KNOWN, "horizon": 400},
     "certify": {"problem": own.problem, "x": own.START, "samples": 64, "exact": False},
 }
@@ -44,6 +44,9 @@ VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
         "plan": (PLANS[0], PLANS[1]),
         "confidence": (None, 0.9),
         "seeds": (1, [5]),
+        "method": ("race", "plan"),
+        "algorithm": (None, "storm_plus"),
+        "rho": (1.0, 1e-9),
         "choose": ("last", "smallest"),
         "samples": (19, 64),
         "stop": ("plan", "certified"),
@@ -113,5 +116,7 @@ def test_an_argument_is_heeded(name: str, argument: str) -> None:
     usual = {key: value for key, value in USUAL[name].items() if key not in others}
     if argument == "stop":  # it needs a target
         usual = usual | {"plan": None, "target": 2.0}
+    if argument in ("method", "algorithm", "rho"):
+        usual = {"problem": MINE, "target": 0.5, "progress": False}
     one, two = (outcome(FUNCTIONS[name], usual | {argument: value}) for value in VALUES[name][argument])
     assert one != two, "both values lead to the same"

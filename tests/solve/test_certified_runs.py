@@ -18,7 +18,7 @@ def in_double() -> Any:
 
 
 def test_three_numbers_stand_beside_each_other() -> None:
-    found = minimize(registry.get("logistic-nonconvex"), budget=20_000, seeds=3, progress=False)
+    found = minimize(registry.get("logistic-nonconvex"), budget=20_000, seeds=3, method="plan", progress=False)
     along = found.trajectory
     assert found.trace.mean_grad_norm.max() < max(along.bounds) < found.plan.bound
     assert along.bound == along.bounds[0]

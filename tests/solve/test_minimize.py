@@ -17,9 +17,10 @@ import pytest
 
 from normstorm import Constants, certify, minimize, plan
 from normstorm.problems import from_loss, load
-from normstorm.solve import CANDIDATES, CHOICES, Result, fingerprint
+from normstorm.solve import CHOICES, Result, fingerprint
 from normstorm.solve.minimize import _promise
 from normstorm.theory.plan import round_up
+from normstorm.theory.two_phase import CANDIDATES
 
 PLAN = plan(own.KNOWN, horizon=400, batch=2, sub_batch=1, confidence=0.9)
 CENTRE = own.ROWS.mean(axis=0)
@@ -32,7 +33,7 @@ def double_precision() -> Iterator[None]:
 
 
 def solve(**options: object) -> Result:
-    return minimize(own.problem, **({"plan": PLAN, "samples": 39, "progress": False} | options))
+    return minimize(own.problem, **({"plan": PLAN, "method": "plan", "samples": 39, "progress": False} | options))
 
 
 def true_norm(x: np.ndarray) -> float:
@@ -107,11 +108,11 @@ class Domain:
 
 @pytest.mark.filterwarnings("ignore:The guarantee is not kept")
 def test_a_candidate_whose_gradient_is_not_finite_is_never_the_best() -> None:
-    found = minimize(Domain(), target=1.5, progress=False)
+    found = minimize(Domain(), target=1.5, method="plan", progress=False)
     firsts = found.trace.candidates.x[0][:, 0]
     assert (firsts < 0.5).any() and (firsts > 0.5).any()
     assert found.x[0] > 0.5 and np.isfinite(found.certificate.upper_bound)
-    last = minimize(Domain(), target=1.5, progress=False, choose="last").certificate
+    last = minimize(Domain(), target=1.5, method="plan", progress=False, choose="last").certificate
     assert last.upper_bound == np.inf and last.guarantee.startswith("No bound of ||grad F(x)||")
 
 
@@ -138,7 +139,7 @@ def test_arrays_of_numpy_are_asked_in_both_precisions(double: bool, make: Callab
     """Single or double in the run, double in the certificate, single where rounding is measured; and again."""
     problem = make()
     with jax.enable_x64(double):
-        found = [minimize(problem, target=0.5, progress=False) for _ in range(2)]
+        found = [minimize(problem, target=0.5, method="plan", progress=False) for _ in range(2)]
     for one in found:
         assert one.x.dtype == (np.float64 if double else np.float32)
         assert np.linalg.norm(one.x - [0.1, 0.7]) < one.certificate.upper_bound + 0.02 < 0.5
@@ -435,4 +436,4 @@ def test_the_name_of_a_problem_is_none() -> None:
 def test_constants_must_serve_the_guarantee() -> None:
     weak = Constants(**own.KNOWN.to_dict() | {"noise": "mean-square"})
     with pytest.raises(ValueError, match="sense must be mean-square"):
-        minimize(replace(own.problem, known=weak), target=1.0, progress=False)
+        minimize(replace(own.problem, known=weak), target=1.0, method="plan", progress=False)

@@ -96,7 +96,7 @@ def test_single_precision_where_the_rule_says_that_it_is_enough() -> None:
 def test_a_start_that_single_precision_rounds_keeps_its_constants() -> None:
     problem = replace(own.problem, x0=np.array([0.1, 0.2, 0.3]))
     with jax.enable_x64(False):
-        found = minimize(problem, budget=2000, confidence=0.9, samples=60, progress=False)
+        found = minimize(problem, budget=2000, confidence=0.9, method="plan", samples=60, progress=False)
     assert found.precision.dtype == "float32" and found.precision.adequate
     assert found.plan == plan(own.KNOWN, budget=2000, confidence=0.9)
 

@@ -140,9 +140,6 @@ class Algorithm:
     def _step(self, problem: Any, state: State, samples: Tree, t: Any) -> tuple[State, Any]:
         x, x_prev = state.x, state.x_prev
         grads, estimator, cost = self.estimator.sample_gradients(problem, t, x, x_prev, state.estimator, samples)
-        if grads.rejected is not None:
-            x = jax.tree.map(lambda old, new: jnp.where(grads.rejected, old, new), x_prev, x)
-            state = state._replace(x=x)
         foresee = getattr(self.schedule, "foreseen", None)
         foreseen = None if foresee is None else foresee(state.schedule)
         weight, schedule = self.schedule.weight(t, grads, state.schedule)

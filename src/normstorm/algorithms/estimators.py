@@ -45,7 +45,6 @@ class GradientSample(NamedTuple):
     restarted    whether g is a new estimate, not a change
     pieces       of an estimate that is followed: g_sub, g_prev and the rest of g (of step 1: g), cut into means of
                  equally many samples
-    rejected     whether the step to x is taken back
     filter       of an estimate that is filtered: all that it knows
     """
 
@@ -54,7 +53,6 @@ class GradientSample(NamedTuple):
     g_sub: Tree = None
     restarted: Any = None
     pieces: Tree = None
-    rejected: Any = None
     filter: Any = None
 
 

@@ -37,7 +37,7 @@ class Filter(NamedTuple):
     bend, spread   squared curvature of a mean over k samples along a step, and its variance
     along          mean curvature along a step, with its sign
     secant, moves  the last change of a gradient over a step's length, and how many were seen
-    reach          the length over which curvature was first seen; 0: not yet
+    reach          a part of the length over which curvature was first seen; 0: not yet
     sum, gains, since     of the measurements around m since the last check, of their weights, and how many
     excess, alarms        what the last check found, 1 is as it should be, and how often it was too much
     table, kept           the last gradients of a finite sum's components and their mean; () without a table
@@ -94,10 +94,11 @@ class Filtered:
     first: int = static(3)
     bend_memory: float = 0.003
     spread_memory: float = 0.005
-    rise: float = 0.3
-    reject: float = 16.0
+    rise: float = 0.1
+    agreed: float = 0.1
+    certain: float = 1.0
+    drift: float = 1.0
     alarm: float = 3.0
-    quick: float = 0.1
 
     @property
     def requirements(self) -> frozenset[str]:
@@ -106,7 +107,12 @@ class Filtered:
     def cost(self, steps: int, size: int | None) -> int:
         """The most that so many steps can ask; those that stay ask less. Two derivatives count as three gradients."""
         filled = (size or 0) if self.table and steps >= max(2, size or 0) else 0
-        return self.first * (self.K + 3 * self.k) + (self.K + self.k) * (steps - 1) + filled
+        return self.first * self.K + 3 * self.k + (self.K + self.k) * (steps - 1) + filled
+
+    @property
+    def least(self) -> int:
+        """What a step asks at least."""
+        return self.K
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K), large_batch_key(key)
@@ -124,9 +130,8 @@ class Filtered:
         if self.table:
             size = component_count(problem)
             known = known._replace(table=jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), x), kept=flat)
-        heads = jax.tree.map(lambda s: s[:, : self.k], pieces)
-        known, cost = self._probed(problem, x, heads, known)
-        return GradientSample(m, filter=known), known, n * K + n * cost
+        known, cost = self._probed(problem, x, jax.tree.map(lambda s: s[: self.k], batch), known)
+        return GradientSample(m, filter=known), known, n * K + cost
 
     def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
         return grads.filter.m
@@ -141,16 +146,12 @@ class Filtered:
         moved = length > 0
         fresh, change = self._measured(problem, x, x_prev, state, rows, moved)
         after = self._updated(state, fresh, change, step, length)
-        rejected = moved & ~(squared_norm(change) <= self.reject * (squared_norm(state.m) + state.S))
-        back = state._replace(bend=jnp.maximum(4 * state.bend, jnp.nan_to_num(after.bend, nan=0, posinf=0)))
-        after = _select(rejected, back, after)
         cost = self.K + jnp.where(moved, self.k, 0)
-        here = _select(rejected, x_prev, x)
         if self.table:
-            after, more = self._stored(problem, t, here, after, rows, rejected)
+            after, more = self._stored(problem, t, x, after, rows)
             cost = cost + more
-        after, more = self._probed(problem, here, jax.tree.map(lambda s: s[None, : self.k], rows), after)
-        return GradientSample(fresh, rejected=rejected, filter=after), after, cost + more
+        after, more = self._probed(problem, x, jax.tree.map(lambda s: s[: self.k], rows), after)
+        return GradientSample(fresh, filter=after), after, cost + more
 
     def _measured(
         self, problem: Any, x: Tree, x_prev: Tree, state: Filter, rows: Tree, moved: jax.Array
@@ -167,6 +168,10 @@ class Filtered:
             fresh = jax.tree.map(lambda g, a, mean: g - jnp.mean(a[rows], 0) + mean, fresh, state.table, state.kept)
         return fresh, jax.tree.map(jnp.subtract, here, there)
 
+    def error_bar(self, state: Filter) -> jax.Array:
+        """What ||m - grad F(x)|| is thought to be: a root mean square, no bound."""
+        return jnp.sqrt(state.V)
+
     def gain(self, state: Filter) -> tuple[jax.Array, jax.Array]:
         """V and the weight of the next measurement, from the past alone."""
         n = state.seen + 1
@@ -179,25 +184,37 @@ class Filtered:
         forget = jnp.minimum(0.3, jnp.maximum(jnp.maximum(jnp.minimum(0.02, 10 / n), 1 / n), f.gain))
         carried = _add(f.m, change)
         apart = jax.tree.map(jnp.subtract, fresh, carried)
-        S = f.S + forget * (squared_norm(apart) - f.S)
-        moved = length > 0
-        secant = jax.tree.map(lambda c: -c / jnp.where(moved, length, 1), change)
+        S = self._drifted(f, apart, change, length)
+        S = S + forget * (squared_norm(apart) - S)
+        f = _select(length > 0, self._curved(f, change, step, length), f)
+        V = jnp.minimum((1 - a) * V + f.spread * length * length, S)
+        return self._checked(f._replace(m=_add(carried, apart, a), V=V, S=S, gain=a, seen=n), apart)
+
+    def _drifted(self, f: Filter, apart: Tree, change: Tree, length: jax.Array) -> jax.Array:
+        """S at the new point: a sample that is seen at both says how its noise has changed on the way."""
+        more = 2 * _inner(apart, change) + (2 - self.k / self.K) * f.spread * length * length
+        return jnp.clip(f.S + self.drift * more, f.S / 2, 2 * f.S)
+
+    def _curved(self, f: Filter, change: Tree, step: Tree, length: jax.Array) -> Filter:
+        """What the last secant says of curvature, its spread and its mean along a step."""
+        length = jnp.where(length > 0, length, 1)
+        secant = jax.tree.map(lambda c: -c / length, change)
         moves, square = f.moves + 1, squared_norm(secant)
         twist = jnp.minimum(squared_norm(jax.tree.map(jnp.subtract, secant, f.secant)) / 2, square)
         agree = 1 - twist / jnp.where(square > 0, square, 1)
-        fall = jnp.maximum(self.bend_memory, self.quick * agree**4)
+        known = 1 - jnp.minimum(_over(f.S, squared_norm(f.m)), 1)
+        fall = jnp.maximum(self.bend_memory, self.agreed * agree**4)
+        if not self.table:  # with it a sample knows the gradient, but no other's curvature
+            fall = jnp.maximum(fall, self.certain * known)
         share = jnp.maximum(jnp.where(square > f.bend, self.rise, fall), 1 / moves)
         slow = jnp.maximum(self.spread_memory, 1 / moves)
-        curved = f._replace(
+        return f._replace(
             bend=f.bend + share * (square - f.bend),
             spread=f.spread + slow * (twist - f.spread),
-            along=f.along + slow * (-_inner(secant, step) / jnp.where(moved, length, 1) - f.along),
+            along=f.along + slow * (-_inner(secant, step) / length - f.along),
             secant=secant,
             moves=moves,
         )
-        f = _select(moved, curved, f)
-        V = jnp.minimum((1 - a) * V + f.spread * length * length, S)
-        return self._checked(f._replace(m=_add(carried, apart, a), V=V, S=S, gain=a, seen=n), apart)
 
     def _checked(self, f: Filter, apart: Tree) -> Filter:
         """Measurements around m are uncorrelated if m errs as V says: then their sum is as long as it should be.
@@ -222,23 +239,21 @@ class Filtered:
             alarms=f.alarms + wrong,
         )
 
-    def _probed(self, problem: Any, x: Tree, heads: Tree, f: Filter) -> tuple[Filter, jax.Array]:
+    def _probed(self, problem: Any, x: Tree, head: Tree, f: Filter) -> tuple[Filter, jax.Array]:
         """The first curvature along m, from derivatives: they need no length, and give one."""
         wanted = (f.reach == 0) & (norm(f.m) > 0)
 
         # Of many seeds at once a loop runs its body only if one of them wants it, which a branch does not.
         def body(carry: tuple[jax.Array, Filter]) -> tuple[jax.Array, Filter]:
-            return jnp.zeros_like(wanted), _probe(problem, x, heads, carry[1])
+            return jnp.zeros_like(wanted), _probe(problem, x, head, carry[1])
 
         probed = jax.lax.while_loop(lambda carry: carry[0], body, (wanted, f))[1]
         return probed, jnp.where(wanted, 3 * self.k, 0)
 
-    def _stored(
-        self, problem: Any, t: Any, x: Tree, f: Filter, rows: jax.Array, rejected: jax.Array
-    ) -> tuple[Filter, jax.Array]:
+    def _stored(self, problem: Any, t: Any, x: Tree, f: Filter, rows: jax.Array) -> tuple[Filter, jax.Array]:
         """At step n the table is filled, m is then exact; later the rows of a step are renewed one after the other.
 
-        Their gradients at x were asked in this step, and are only computed again; after a rejection not all were.
+        Their gradients at x were asked in this step, and are only computed again.
         """
         size = component_count(problem)
 
@@ -251,7 +266,7 @@ class Filtered:
             def store(state: Tree, row: jax.Array) -> tuple[Tree, None]:
                 table, mean = state
                 old = jax.tree.map(lambda a: a[row], table)
-                g = _select(rejected, old, problem.grad(x, row[None]))
+                g = problem.grad(x, row[None])
                 mean = jax.tree.map(lambda mean, g, old: mean + (g - old) / size, mean, g, old)
                 return (jax.tree.map(lambda a, g: a.at[row].set(g), table, g), mean), None
 
@@ -265,8 +280,8 @@ class Filtered:
         return after, jnp.where(filled, size, 0)
 
 
-def _probe(problem: Any, x: Tree, heads: Tree, f: Filter) -> Filter:
-    """Secants of every head over the length r at which derivatives along m say that the gradient changes by an eighth.
+def _probe(problem: Any, x: Tree, head: Tree, f: Filter) -> Filter:
+    """A secant over the length r at which derivatives along m say that the gradient changes by an eighth.
 
     Not measured but expanded to second order: so nothing needs a length to begin with, and all scales with x and F.
     Where both derivatives are zero there is none; then it is a thousandth of ||x||, or of 1.
@@ -274,45 +289,35 @@ def _probe(problem: Any, x: Tree, heads: Tree, f: Filter) -> Filter:
     size = norm(f.m)
     u = jax.tree.map(lambda m: m / size, f.m)
 
-    def derivatives(head: Tree) -> tuple[Tree, Tree]:
-        def along(z: Tree) -> Tree:
-            return jax.jvp(lambda y: problem.grad(y, head), (z,), (u,))[1]
+    def along(z: Tree) -> Tree:
+        return jax.jvp(lambda y: problem.grad(y, head), (z,), (u,))[1]
 
-        found: tuple[Tree, Tree] = jax.jvp(along, (x,), (u,))
-        return found
-
-    found = jax.lax.map(derivatives, heads)
+    found: tuple[Tree, Tree] = jax.jvp(along, (x,), (u,))
     first, second = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0, posinf=0, neginf=0), found)
-    probes = jax.tree.leaves(heads)[0].shape[0]
-    slopes, bends = (norm(part) / probes**0.5 for part in (first, second))
-    r = jnp.minimum(_over(size, slopes), jnp.sqrt(_over(size, bends))) / 8
+    r = jnp.minimum(_over(size, norm(first)), jnp.sqrt(_over(size, norm(second)))) / 8
     far = norm(x)
     r = jnp.where(jnp.isfinite(r) & (r > 0), r, 1e-3 * jnp.where(far > 0, far, 1))
-    secants = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
-    square = squared_norm(secants) / probes
-    mean = jax.tree.map(lambda s: jnp.mean(s, 0), secants)
-    spread = square
-    if probes > 1:
-        spread = jnp.clip((square - squared_norm(mean)) * probes / (probes - 1), square / 100, square)
-    last = jax.tree.map(lambda s: s[-1], secants)
-    seen = jnp.where(square > 0, probes, 0)
-    found = {"bend": square, "spread": spread, "along": _inner(mean, u), "secant": last}
-    return f._replace(**found, moves=f.moves + seen, reach=r / 32)
+    secant = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
+    square = squared_norm(secant)
+    seen = {"bend": square, "spread": square, "along": _inner(secant, u), "secant": secant}
+    return f._replace(**seen, moves=f.moves + (square > 0), reach=r / 8)
 
 
 @pytree
 @dataclass(frozen=True)
 class FilteredSteps:
-    """A step along m of the length min{ part n/L, noise (n^2 - q V)/(l sigma), growth longest }, with n = ||m||.
+    """A step along m of the length min{ part n s/L (1 - q V/(2 n^2)), growth longest }, with n = ||m||.
 
-    L^2 = bend, l^2 = spread. It has none if n^2 < max{q, still} V: then m is noise. q = min{1, part l^2/(L along)} is
-    what the way to m = 0 would add to V, in units of n^2: there are L/(part along) steps, each adds l^2 times its
-    square. sigma^2 = max{S - V, S/20} is that of a sample, `longest` the longest step so far or, before the first, a
-    part of the length over which curvature was seen.
+    L^2 = bend, s = min{1, max{1/8, agree |along|/L}}: short steps where samples agree on no curvature along m. It has
+    none if n^2 < max{q, still} V, for then m is noise, nor if squares of that size are no numbers any more.
+    q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2. `longest` is the longest
+    step so far or, before the first, a part of the length over which curvature was seen.
     """
 
     part: float = 0.5
-    noise: float = 1.0
+    agree: float = 4.0
+    least: float = 0.125
+    shrink: float = 0.5
     still: float = 0.25
     growth: float = 8.0
 
@@ -324,11 +329,12 @@ class FilteredSteps:
 
     def step(self, t: Any, m: Tree, grads: GradientSample, longest: jax.Array) -> tuple[Any, Tree]:
         f, n = grads.filter, norm(m)
-        sigma2 = jnp.maximum(f.S - f.V, f.S / 20)
-        straight = _over(self.part * n, jnp.sqrt(f.bend))
-        lost = jnp.minimum(_over(self.part * f.spread, jnp.sqrt(f.bend) * jnp.maximum(f.along, 0)), 1)
-        quiet = _over(self.noise * jnp.maximum(n * n - lost * f.V, 0), jnp.sqrt(f.spread * sigma2))
+        L, limits = jnp.sqrt(f.bend), np.finfo(f.S.dtype)
+        lost = jnp.minimum(_over(0.5 * f.spread, L * jnp.maximum(f.along, 0)), 1)
+        share = jnp.clip(self.agree * _over(jnp.abs(f.along), L), self.least, 1)
+        noise = jnp.minimum(_over(f.V, n * n), 1e9)
+        length = _over(self.part * n, L) * share * jnp.maximum(1 - self.shrink * lost * noise, 0)
         longest = jnp.maximum(longest, f.reach)
-        length = jnp.minimum(jnp.minimum(straight, quiet), self.growth * longest)
-        length = jnp.where((n * n < jnp.maximum(lost, self.still) * f.V) | ~(n * n > 0), 0, length)
+        moves = (noise * jnp.maximum(lost, self.still) <= 1) & (n * n > limits.tiny / limits.eps)
+        length = jnp.where(moves, jnp.minimum(length, self.growth * longest), 0)
         return length / jnp.where(n > 0, n, 1), jnp.maximum(longest, length)

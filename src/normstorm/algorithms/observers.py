@@ -34,6 +34,7 @@ from normstorm.theory.trajectory import WHOLE, Closure, Followed, Instances, Lay
 
 from .averaging import NoAveraging
 from .estimators import Corrected, GradientSample, LargeFirstBatch, TwoBatch
+from .filtering import Filtered
 from .geometries import Clipped, Euclidean, Normalized, norm
 from .schedules import Constant, Halving
 
@@ -226,12 +227,14 @@ def _distances_from_earlier(pieces: jax.Array) -> jax.Array:
 def uncovered(algorithm: Any) -> str | None:
     """Why the certificate does not hold for the estimates of an algorithm; None if it does."""
     kind = type(algorithm.estimator)
+    if kind is Filtered and algorithm.estimator.table:
+        return REASONS["GradientTable"]
     if kind in COVERED:  # not what inherits from them: it may change the recursion
         return None
     return REASONS.get(kind.__name__, f"its estimate ({kind.__name__}) is not a STORM recursion")
 
 
-COVERED = (Corrected, LargeFirstBatch, TwoBatch)
+COVERED = (Corrected, LargeFirstBatch, TwoBatch, Filtered)
 REASONS = {
     "Momentum": "its estimate has no correction, so that its error contains differences of grad F, unobserved",
     "Transported": "its gradients are asked ahead of x_t",
@@ -242,7 +245,6 @@ REASONS = {
     "RandomRestarts": "its estimate starts anew from a batch of its own, which is not followed",
     "FullGradient": "its estimate is the gradient itself, and needs no certificate",
     "Snapshot": "its estimate is corrected at a snapshot, not at x_{t-1}",
-    "Filtered": "its steps may be taken back, which is not followed",
     "GradientTable": "its estimate is corrected by a table of gradients at many points",
 }
 
@@ -292,7 +294,7 @@ def follow(
         first_w = trajectory.opening_weight(alpha, steps)
     foresee = getattr(schedule, "foreseen", None)
     cut, samples = WHOLE, getattr(estimator, "first_batch", estimator.K)
-    if not isinstance(estimator, TwoBatch) and max(estimator.K, samples) > 1:
+    if not isinstance(estimator, (TwoBatch, Filtered)) and max(estimator.K, samples) > 1:
         usual = PIECES_OF_CONSTANTS if stated is None else PIECES if target is None else PIECES_TO_STOP
         cut = trajectory.layout(estimator.K, estimator.k, samples, steps, usual if pieces is None else pieces)
         estimator = replace(estimator, pieces=(0 if cut.is_whole else cut.heads, cut.tails, cut.firsts))

@@ -48,7 +48,7 @@ class RunInvocation:
 
 @with_options(RunRequest, RunInvocation)
 def run(params: Params) -> None:
-    """Plan, run Normalized STORM for many seeds, choose a point, certify it, write a page.
+    """Find a point with a certificate of its gradient norm, for many seeds, and write a page.
 
     Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
     """

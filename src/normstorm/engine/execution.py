@@ -203,6 +203,13 @@ class Execution:
         ended = np.asarray(jax.vmap(self.algorithm.observer.stopped)(state.observer))
         return np.where(ended, state.observer.followed.t, 0).astype(np.int32)
 
+    def _error_bar(self, state: State) -> np.ndarray:
+        """Of every seed, if the estimator has one."""
+        said = getattr(self.algorithm.estimator, "error_bar", None)
+        if said is None:
+            return np.full(jax.tree.leaves(state.x)[0].shape[0], np.nan)
+        return np.asarray(jax.vmap(said)(state.estimator))
+
     def ended(self, batches: list[Batch]) -> bool:
         """Whether no seed has a step left to take."""
         if not self.config.stops:
@@ -284,6 +291,7 @@ class Execution:
             smallest=Pick(stats.best_step, stats.best_x),
             candidates=Pick(self.picks, saved),
             estimate=state.m,
+            error_bar=self._error_bar(state),
             observer=state.observer,
         )
 

@@ -42,6 +42,7 @@ class Trace:
     smallest          x_t with the smallest ||m_t||
     candidates        x_t with t uniform in each of R slices of 1..T that are as equal as integers allow, (n, R)
     estimate          m_T; not finite if the seed diverged
+    error_bar         (n,)  what the estimator itself says of ||m_T - grad F(x_T)||, as a root mean square; or nan
     observer          the state of the algorithm's observer after the last step
     """
 
@@ -69,6 +70,7 @@ class Trace:
     smallest: Pick
     candidates: Pick
     estimate: Tree = field(repr=False)
+    error_bar: np.ndarray
     observer: Tree = field(repr=False, default=())
 
     @property

@@ -75,7 +75,7 @@ def run(
     progress_steps = None if progress_steps is None else _whole("progress_steps", progress_steps)
     usual = cores() if platform() == "cpu" else 1
     threads = usual if threads is None else _whole("threads", threads)
-    width = _width(width, checkpoint)
+    width = width_of(width, checkpoint)
     check_problem("run", problem, x)
     average = validate.flag("run", "average", average)
     kept: dict[str, Any] = {"records": records, "candidates": candidates, "average": average, "width": width}
@@ -129,7 +129,7 @@ def _advanced(
     patience = PATIENCE * (1 if watched else -(-execution.batches // threads))
     saved = time.monotonic()
     with ThreadPoolExecutor(threads) as pool:
-        spread = map if threads == 1 else partial(_spread, pool)
+        spread = map if threads == 1 else partial(in_threads, pool)
         rounds = _rounds(execution, batches, spread, fixed, patience)
         try:
             for done, batches in rounds:
@@ -162,7 +162,7 @@ def _rounds(
         yield done, batches
 
 
-def _spread(pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
+def in_threads(pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> Iterator[Any]:
     """pool.map with the caller's precision and device, which JAX keeps for each thread apart."""
     config: Any = jax.config
     double, device = jnp.zeros(()).dtype == np.float64, config.jax_default_device
@@ -192,7 +192,7 @@ def _check(problem: Any, algorithm: Any, progress: Any, checkpoint_seconds: Any,
         validate.refuse("run", "fingerprint", "a string", fingerprint)
 
 
-def _width(width: Any, checkpoint: str | os.PathLike[str] | None) -> int | None:
+def width_of(width: Any, checkpoint: str | os.PathLike[str] | None) -> int | None:
     """The width that was asked for, or that of an existing checkpoint."""
     classes = widths()
     if width is None:

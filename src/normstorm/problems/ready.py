@@ -25,7 +25,7 @@ from .models import (
     RobustRegression,
     SoftmaxRegression,
 )
-from .tables import rows_of
+from .tables import table_rows
 
 SINGULAR = 1e-10  # a least eigenvalue below this part of the largest one counts as none
 LONGEST_NEWTON = 500  # columns for which a lower bound of F* is looked for
@@ -120,13 +120,13 @@ def robust_regression(
 
 def unit_rows(features: Any) -> Matrix:
     """Every row divided by its length; rows of zeros stay."""
-    a = np.asarray(rows_of("unit_rows", features), float)
+    a = np.asarray(table_rows("unit_rows", features), float)
     size = row_lengths(a)
     return np.asarray(a / np.where(size > 0, size, 1)[:, None])
 
 
 def _table(who: str, features: Any, second: Any, name: str) -> tuple[Matrix, Matrix]:
-    rows = rows_of(who, {"features": features, name: second})
+    rows = table_rows(who, {"features": features, name: second})
     a, b = np.asarray(rows["features"]), np.asarray(rows[name])
     if a.ndim != 2 or b.ndim != 1 or "c" in (a.dtype.kind, b.dtype.kind):
         raise ValueError(

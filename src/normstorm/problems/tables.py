@@ -22,7 +22,7 @@ Array = np.ndarray
 SCALARS = (int, float, complex, str, bytes, np.generic)
 
 
-def rows_of(who: str, data: Tree) -> Tree:
+def table_rows(who: str, data: Tree) -> Tree:
     """Data as arrays of finite numbers with one common first axis; lists of numbers are arrays."""
     try:
         listed = jax.tree.map(lambda part: np.asarray(part) if _listed(part) else part, data, is_leaf=_listed)

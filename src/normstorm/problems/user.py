@@ -21,7 +21,7 @@ from normstorm.theory.constants import Constants
 from .base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
 from .check import lists_as_arrays
 from .protocol import Problem
-from .tables import check_finite, check_loss, rows_of
+from .tables import check_finite, check_loss, table_rows
 
 Loss = Callable[[Any, Any], jax.Array]
 Known = Constants | Callable[[Any], Constants] | None
@@ -165,7 +165,7 @@ def from_loss(
         return StreamProblem(x0, loss, data, objective, constants, infimum, name, range)
     if objective is not None:
         raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
-    rows = rows_of("from_loss", data)
+    rows = table_rows("from_loss", data)
     check_loss("from_loss", loss, x0, _first(rows))
     return DataProblem(rows, x0, loss, constants, infimum, name, range)
 

@@ -15,7 +15,9 @@ from typing import Annotated, Any, NamedTuple, get_args, get_type_hints
 from normstorm._shared import validate
 from normstorm.theory.plan import DEFAULT_CONFIDENCE
 
-DEFAULT_PROBLEM, DEFAULT_TARGET, DEFAULT_SEEDS = "dro-regression", 0.1, 32
+DEFAULT_PROBLEM, DEFAULT_SEEDS = "dro-regression", 32
+DEFAULT_TARGETS = {"race": 0.0135, "plan": 0.1}  # a tenth of the first gradient norm; what a plan reaches in seconds
+OF_A_PLAN, OF_A_RACE = ("choose", "samples", "stop"), ("algorithm",)
 MOST_SEEDS, MOST_SAMPLES = 100_000, 10**8
 METAVARS = {float: "NUMBER", int: "INTEGER", tuple[str, ...]: "NAMES", tuple[float, ...]: "NUMBERS", bool: None}
 
@@ -73,27 +75,39 @@ class RunRequest:
     budget: Annotated[int | None, "Sample gradients to spend."] = None
     confidence: Annotated[float, f"Probability; {DEFAULT_CONFIDENCE} if left out."] = DEFAULT_CONFIDENCE
     seeds: Annotated[int, f"Independent runs; {DEFAULT_SEEDS} if left out."] = DEFAULT_SEEDS
-    choose: Annotated[str, "two-phase, random, smallest or last.", "RULE"] = "two-phase"
-    samples: Annotated[int | None, "Fresh samples at each certified point."] = None
-    stop: Annotated[str, "plan, or certified: when the certificate along the run reaches the target.", "RULE"] = "plan"
+    method: Annotated[str, "race: a fast method, tested; plan: proven before the run.", "METHOD"] = "race"
+    algorithm: Annotated[str | None, "Of a race; kalman_storm if left out.", "NAME"] = None
+    choose: Annotated[str, "Of a plan: two-phase, random, smallest or last.", "RULE"] = "two-phase"
+    samples: Annotated[int | None, "Of a plan: fresh samples at each certified point."] = None
+    stop: Annotated[
+        str, "Of a plan: plan, or certified: when the certificate along the run reaches the target.", "RULE"
+    ] = "plan"
 
     @classmethod
     def from_options(cls, given: Mapping[str, Any]) -> tuple[RunRequest, tuple[str, ...]]:
         """The request, checked, and the names of the answers that were left to the command."""
         request = cls(**given)
+        if request.stop != "plan" and "method" not in given:
+            request = replace(request, method="plan")
         left = [field.name for field in fields(cls) if field.name not in given and field.default is not None]
         if request.problem == DEFAULT_PROBLEM and request.target is None and request.budget is None:
-            request, left = replace(request, target=DEFAULT_TARGET), [*left, "target"]
+            request, left = replace(request, target=DEFAULT_TARGETS.get(request.method)), [*left, "target"]
         request.check()
-        return request, tuple(left)
+        return request, tuple(name for name in left if name in request.shown)
 
     def check(self) -> None:
-        if (self.target is None) == (self.budget is None):
+        if (self.target is None) == (self.budget is None) and (self.target is None or self.method != "race"):
             both = "neither" if self.target is None else f"target={self.target}, budget={self.budget}"
             raise ValueError(f"exactly one of target, budget must be given; got {both}")
         for name, least, most in (("seeds", 1, MOST_SEEDS), ("samples", 2, MOST_SAMPLES)):
             if getattr(self, name) is not None:
                 validate.whole("run", name, getattr(self, name), least, most)
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """Every field but those of the other method."""
+        other = OF_A_PLAN if self.method == "race" else OF_A_RACE
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.name not in other}
 
     @property
     def question(self) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from normstorm._shared import files
 from normstorm._shared.versions import versions
 from normstorm.solve.certify import ASSUMPTIONS
 from normstorm.theory.constants import Constants
-from normstorm.theory.plan import round_up
+from normstorm.theory.plan import Plan, round_up
 
-from . import curves, html
+from . import curves, html, race_rows
 from .html import Row
 from .run_report import RunReport
 
@@ -29,29 +29,38 @@ def page(found: RunReport) -> str:
     """The whole page, of templates/run.html."""
     result, name = found.result, found.problem.name
     lost = diverged_rows(found)
+    plan, raced = result.plan, result.race is not None
     return html.render(
-        "run.html",
+        "race.html" if raced else "run.html",
         f"normstorm run: {name}, {found.date:%d %B %Y}",
         name,
         f"{found.date:%d %B %Y, %H:%M}",
         _charts(found),
-        summary=summary(found),
-        warning="" if result.precision is None or result.precision.adequate else result.precision.statement,
-        tiles=_tiles(found),
+        summary=race_rows.summary(found) if raced else summary(found),
+        warning=" ".join(filter(None, (result.void, _lost_digits(found)))),
+        tiles=race_rows.tiles(found) if raced else _tiles(found),
         last_step=f"{result.trajectory.steps:,}",
-        observed=observed_rows(found),
+        observed=[] if raced else observed_rows(found),
         diverged=lost[:MOST_LISTED],
         more_diverged=f"{len(lost) - MOST_LISTED:,}" if len(lost) > MOST_LISTED else "",
         choice=choice_rows(found),
         trajectory=trajectory_rows(found),
         certificate=certificate_rows(found),
         precision=precision_rows(found),
-        plan=plan_rows(found),
-        terms=[(t.name, f"{t.value:.4g}", f"{t.value / result.plan.bound:.1%}", t.meaning) for t in result.plan.terms],
-        constants=constant_rows(result.plan.constants),
+        plan=plan_rows(found) if plan else [],
+        terms=[(t.name, f"{t.value:.4g}", f"{t.value / plan.bound:.1%}", t.meaning) for t in plan.terms]
+        if plan
+        else [],
+        constants=constant_rows(plan.constants) if plan else [],
         versions=[*versions().items()],
         command=found.command,
+        **(race_rows.page_parts(found) if raced else {}),
     )
+
+
+def _lost_digits(found: RunReport) -> str:
+    precision = found.result.precision
+    return "" if precision is None or precision.adequate else precision.statement
 
 
 def summary(found: RunReport) -> str:
@@ -76,7 +85,7 @@ def summary(found: RunReport) -> str:
 
 
 def _tiles(found: RunReport) -> list[tuple[str, str]]:
-    plan, seen = found.result.plan, found.observed
+    plan, seen = found.result.planned, found.observed
     tiles = [("proven bound of the average", round_up(plan.bound))] if found.result.stop == "plan" else []
     if follows := found.result.observed_bound():
         tiles.append(("bound from this run's estimates", round_up(follows["bound"])))
@@ -91,7 +100,7 @@ def _tiles(found: RunReport) -> list[tuple[str, str]]:
 
 
 def observed_rows(found: RunReport) -> list[Row]:
-    plan, seen = found.result.plan, found.observed
+    plan, seen = found.result.planned, found.observed
     promise = f"at most {round_up(found.result.bound)}"
     diverged = f"{seen['diverged']:,} of {seen['seeds']:,}"
     follows = found.result.observed_bound()
@@ -142,7 +151,8 @@ def trajectory_rows(found: RunReport) -> list[Row]:
 def certificate_rows(found: RunReport) -> list[Row]:
     certificate = found.result.certificate
     exact = certificate.sense == "exact"
-    noise = "none assumed, exact" if exact else certificate.sense + f" (assumption {ASSUMPTIONS[certificate.sense]})"
+    assumed = ASSUMPTIONS.get(certificate.sense)
+    noise = "none assumed, exact" if exact else certificate.sense + (f" (assumption {assumed})" if assumed else "")
     return [
         ("||grad F(x)|| is at most", round_up(certificate.upper_bound)),
         ("confidence", f"{certificate.confidence:.12g}"),
@@ -167,9 +177,9 @@ def precision_rows(found: RunReport) -> list[Row]:
 
 
 def plan_rows(found: RunReport) -> list[Row]:
-    plan = found.result.plan
+    plan = found.result.planned
     return [
-        ("guarantee", found.promise),
+        ("guarantee", plan.guarantee if found.result.race is not None else found.promise),
         ("certificate, rule", f"{plan.certificate}, {plan.rule}"),
         ("alpha = 1 - beta", f"{plan.alpha!r}"),
         ("step size eta", f"{plan.eta!r}"),
@@ -178,6 +188,10 @@ def plan_rows(found: RunReport) -> list[Row]:
         ("sample gradients of one seed", f"{plan.sample_gradients:,}"),
         *(("note", note) for note in plan.notes),
     ]
+
+
+def term_rows(plan: Plan) -> list[Row]:
+    return [(t.name, f"{t.value:.4g}", f"{t.value / plan.bound:.1%}", t.meaning) for t in plan.terms]
 
 
 def constant_rows(known: Constants) -> list[Row]:
@@ -204,8 +218,9 @@ def _charts(found: RunReport) -> dict[str, dict[str, Any]]:
         return {}
     result, problem = found.result, found.problem
     trace, source = curves.while_all_run(result.trace), "proven" if result.stop == "plan" else "certified"
+    bound = result.bound if result.race is None else result.certificate.upper_bound
     charts = {
-        "gradient": curves.gradient_chart(trace, result.bound, source, found.request.target),
+        "gradient": curves.gradient_chart(trace, bound, source, found.request.target),
         "value": curves.value_chart(trace, problem.infimum, problem.infimum_kind),
         "error": curves.error_chart(trace),
     }

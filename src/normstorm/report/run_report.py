@@ -44,7 +44,9 @@ class RunReport:
     @property
     def promise(self) -> str:
         """What was known of the run before it, in a sentence."""
-        plan = self.result.plan
+        if self.result.race is not None:
+            return self.result.promise
+        plan = self.result.planned
         if self.result.stop == "plan":
             return plan.guarantee
         return f"The plan for this target asks {plan.sample_gradients:,} sample gradients, and was not run."
@@ -63,10 +65,12 @@ class RunReport:
         return found
 
     @property
-    def comparison(self) -> dict[str, Any]:
-        """The plan beside that of the paper's rule."""
+    def comparison(self) -> dict[str, Any] | None:
+        """The plan beside that of the paper's rule, where the plan was run."""
         asked = self.request
-        return other_rule(self.result.plan, target=asked.target, budget=asked.budget, confidence=asked.confidence)
+        if self.result.race is not None:
+            return None
+        return other_rule(self.result.planned, target=asked.target, budget=asked.budget, confidence=asked.confidence)
 
     @property
     def command(self) -> str:
@@ -88,8 +92,8 @@ class RunReport:
             },
             "question": self.request.question,
             "defaults": list(self.defaults),
-            "constants": result.plan.constants.to_dict(),
-            "plan": result.plan.to_dict() | {"comparison": self.comparison},
+            "constants": None if result.plan is None else result.plan.constants.to_dict(),
+            "plan": None if result.plan is None else result.plan.to_dict() | {"comparison": self.comparison},
             "observed": self.observed,
             "trajectory": result.trajectory.to_dict(),
             "observed_bound": result.observed_bound(),
@@ -101,6 +105,11 @@ class RunReport:
                 "promise": result.promise,
                 "x": _listed(result.x),
             },
+            "x": _listed(result.x),
+            "value": None if result.value is None else result.value.to_dict(),
+            "method": result.method,
+            "contradictions": None if result.contradictions is None else result.contradictions.to_dict(),
+            "race": None if result.race is None else result.race.to_dict(),
             "sample_gradients": result.sample_gradients,
             "seconds": self.seconds,
             "versions": versions(),

@@ -103,9 +103,14 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     """Guarantee, plan, observation beside the bound, certificate, cost and where the page is."""
     result = found.result
     yield Text(_asked(found))
+    if result.contradictions is not None:
+        yield Text(result.contradictions.statement, style="bold" if result.void else "")
+    if result.race is not None:
+        yield from _race_parts(found)
+        return
     yield Text(found.promise)
     if result.stop == "plan":
-        yield _parameters(result.plan)
+        yield _parameters(result.planned)
     yield _observed(found)
     if follows := result.observed_bound():
         yield Text(follows["statement"])
@@ -115,13 +120,37 @@ def run_parts(found: RunReport) -> Iterator[RenderableType]:
     yield Text(f"Returned: {result.reason}. {result.promise}")
     yield Text(result.certificate.guarantee)
     yield _cost(found)
-    yield from map(Text, result.plan.notes)
+    yield from map(Text, result.planned.notes)
+    yield f"report: {found.report}"
+
+
+def _race_parts(found: RunReport) -> Iterator[RenderableType]:
+    """The point and its certificate, then what it cost, beside what was promised, and what the seeds say."""
+    from . import race_rows
+
+    yield Text(found.result.certificate.guarantee)
+    table = _table("The returned point", "", "", header=False)
+    table.columns[1].justify = "left"
+    for row in race_rows.point_rows(found):
+        table.add_row(*row)
+    yield table
+    yield Text(found.promise)
+    table = _table("Cost in sample gradients", "", "", header=False)
+    for row in race_rows.cost_rows(found):
+        table.add_row(*row)
+    table.add_row("seconds, compilation included", f"{found.seconds:.1f}")
+    yield table
+    table = _table("All seeds", "", "", "", header=False)
+    for seeds in race_rows.seed_rows(found):
+        table.add_row(*seeds)
+    yield table
     yield f"report: {found.report}"
 
 
 def _asked(found: RunReport) -> str:
     """The request in a sentence, with what was left to the command."""
-    words = [f"{name} {value}" for name, value in found.request.question.items() if value is not None]
+    shown = found.request.shown
+    words = [f"{name} {value}" for name, value in shown.items() if value is not None and name != "problem"]
     sentence = f"{found.request.problem} ({found.description}): {', '.join(words)}."
     return f"{sentence} Defaults: {', '.join(found.defaults)}." if found.defaults else sentence
 

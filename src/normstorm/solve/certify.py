@@ -20,11 +20,11 @@ from normstorm._shared import validate
 from normstorm._shared.jsonable import jsonable
 from normstorm._shared.pytrees import misfit
 from normstorm.problems.protocol import Problem
-from normstorm.theory.fresh_samples import Sense, groups_for, samples_for, upper_bound
+from normstorm.theory.fresh_samples import Sense, expected_samples, groups_for, samples_for, upper_bound
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, round_up
 from normstorm.theory.sequential_test import LOST, MARGIN, PILOT, PointTest, SampleRange, pilot_size
 
-from .fresh import CHOOSING, Gradients, summarise, whole_size
+from .fresh import CHOOSING, LOOKED, RACING, Array, Gradients, summarise, whole_size
 
 Tree = Any
 MOST_SAMPLES = 10**8
@@ -34,6 +34,9 @@ BLOCKS = ((65_536, 4096), (16_384, 1024), (0, 256))  # from so many samples on, 
 ASSUMPTIONS = {"almost-sure": "4A", "mean-square": "4B"}
 TRUSTED = 0.01  # of the bound: what other roundings of x may change
 HELD = 2**25  # numbers of a pilot, at most
+FEW, SMALL = 512, 32  # samples of a test whose number is fixed, at most, and of its blocks
+DRIFT, MOST_DRIFT = 0.35, 0.7  # where the point of a test is expected, of the target, if nothing is known, and at most
+PATIENT = 8  # times as many samples as a gradient of zero takes: then a race goes on with its run
 HOPELESS = 6  # root mean squares of the noise of the mean, by which it is above the target
 
 
@@ -42,7 +45,8 @@ class PointCertificate:
     """||grad F(x)|| <= upper_bound, with probability at least `confidence` over the fresh samples.
 
     samples    fresh samples, and the rows of a full pass;   mean_norm  the norm of their mean gradient
-    sense      almost-sure (4A), mean-square (4B), or exact: a full pass, which assumes nothing and has confidence 1
+    sense      almost-sure (4A), mean-square (4B), or exact: a full pass, which assumes nothing and has confidence 1; or
+               estimated: no bound of the noise was known, and the largest that was seen, doubled, stands for one
     method     how: fixed, top, pairs, groups or exact (docs/theory/fresh-samples.md)
     target     what was asked for, if anything was
     rounding   what another rounding of x changes in a sample gradient; the bound counts it
@@ -71,6 +75,12 @@ class PointCertificate:
         bound = round_up(self.upper_bound)
         if self.sense == "exact":
             return f"||grad F(x)|| is at most {bound} at the returned point: exact, from a pass over all rows."
+        if self.sense == "estimated":
+            return (
+                f"An estimate and no proof: ||grad F(x)|| is at most {bound} at the returned point with probability at "
+                f"least {self.confidence:.12g} over {self.samples} fresh samples, if no sample gradient there is "
+                "farther from the mean than twice the farthest of those that were seen."
+            )
         return (
             f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
             f"most {bound} at the returned point, if assumptions 2 and {ASSUMPTIONS[self.sense]} hold."
@@ -183,10 +193,82 @@ def chosen_certificate(
     return _labelled(_fixed(source, samples, 1 - confidence, sense, whole_size(problem)), confidence)
 
 
-def _fixed(source: Gradients, samples: int, delta: float, sense: Sense, whole: int | None) -> PointCertificate:
+def race_test(
+    problem: Problem,
+    x: Tree,
+    target: float,
+    delta: float,
+    budget: int,
+    seen: tuple[float, float] | None,
+    seed: int,
+    part: int,
+) -> PointCertificate:
+    """What a race asks: whether its point number `part` can be certified at the target, within the budget.
+
+    `seen` is what the run says of the gradient there, its norm and the variance of a sample, if it does. All rows are
+    passed over where that is expected to be shorter; else a fixed number of samples is drawn where few will do, and
+    blocks of them where not, until it passes or it cannot.
+    """
+    source, whole = Gradients(problem, x, seed, RACING, part), whole_size(problem)
+    whole = whole if whole is not None and whole <= budget else None
+    if whole is not None and seen is None:
+        return _labelled(_exact(source), 1.0, target)
+    known, looked = noise_of(source), 0
+    if known is None or seen is None:
+        if budget < 2 * PILOT:
+            return _labelled(PointCertificate(math.inf, 1.0, 0, math.nan, "almost-sure", "none"), 1 - delta, target)
+        rows = np.concatenate(list(source.draw(PILOT, LOOKED)))
+        budget, looked = budget - PILOT, PILOT
+        seen = seen or (DRIFT * target, float(np.sum(np.var(rows, axis=0))))
+    noise, sense = known or (observed_range(rows), "almost-sure")
+    expected = expected_samples(seen[1], noise.radius(target), target, min(seen[0], MOST_DRIFT * target), delta)
+    if whole is not None and whole <= expected:
+        found = _exact(source)
+    elif budget < min(expected, PILOT):
+        found = PointCertificate(math.inf, 1.0, 0, math.nan, sense, "none")
+    elif expected <= FEW and sense == "almost-sure":
+        source.chunk, blocks = SMALL, -(-(expected + expected // 8) // SMALL)  # one compiled size for all of them
+        found = _fixed(source, min(SMALL * blocks, budget), delta, sense, whole, noise)
+    else:
+        found = _until(source, target, budget, delta, sense, whole, noise, PATIENT)
+    return _of_race(found, known is None, looked, 1 - delta, target)
+
+
+def best_bound(problem: Problem, x: Tree, delta: float, samples: int, seed: int) -> PointCertificate:
+    """What a race with a budget asks of its one point: a bound from so many samples, or from all rows."""
+    source, whole = Gradients(problem, x, seed, RACING, 1), whole_size(problem)
+    if whole is not None and whole <= samples:
+        return _labelled(_exact(source), 1.0)
+    known, looked = noise_of(source), 0
+    if known is None:
+        looked = min(PILOT, samples // 2)
+        rows = np.concatenate(list(source.draw(looked, LOOKED)))
+    noise, sense = known or (observed_range(rows), "almost-sure")
+    found = _fixed(source, samples - looked, delta, sense, None, noise)
+    return _of_race(found, known is None, looked, 1 - delta, None)
+
+
+def promised_test(
+    problem: Problem, x: Tree, target: float, delta: float, samples: int, seed: int, part: int
+) -> PointCertificate:
+    """What a plan asks of its candidate: a fixed number of samples, enough by theory, or all rows if they are fewer."""
+    source = Gradients(problem, x, seed, RACING, part)
+    return _labelled(_fixed(source, samples, delta, "almost-sure", whole_size(problem)), 1 - delta, target)
+
+
+def _of_race(
+    found: PointCertificate, estimated: bool, looked: int, confidence: float, target: float | None
+) -> PointCertificate:
+    sense = "estimated" if estimated and found.sense != "exact" else found.sense
+    return _labelled(replace(found, sense=sense, samples=found.samples + looked), confidence, target)
+
+
+def _fixed(
+    source: Gradients, samples: int, delta: float, sense: Sense, whole: int | None, noise: SampleRange | None = None
+) -> PointCertificate:
     if whole is not None and whole <= samples:
         return _exact(source)
-    noise = _noise(source, sense)
+    noise = noise or _noise(source, sense)
     groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
     summary = summarise(source, samples, groups)
     bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense, noise.spread)
@@ -197,7 +279,14 @@ def _fixed(source: Gradients, samples: int, delta: float, sense: Sense, whole: i
 
 
 def _until(
-    source: Gradients, target: float, budget: int, delta: float, sense: Sense, whole: int | None
+    source: Gradients,
+    target: float,
+    budget: int,
+    delta: float,
+    sense: Sense,
+    whole: int | None,
+    noise: SampleRange | None = None,
+    patience: float = math.inf,
 ) -> PointCertificate:
     """Blocks of fresh samples, or all rows as soon as that is expected to be the shorter way."""
     change = source.change()
@@ -207,10 +296,10 @@ def _until(
         return _doubled(source, target - change, budget, delta, whole, change)
     if whole is not None and whole <= min(PILOT, budget):
         return _exact(source)
-    noise = _noise(source, sense)
+    noise = noise or _noise(source, sense)
     size = min(pilot_size(noise, delta), max(HELD // source.dimension, PILOT))
     if budget < 2 * size:
-        return _fixed(source, budget, delta, sense, whole)
+        return _fixed(source, budget, delta, sense, whole, noise)
     test = PointTest(source.dimension, max(target - change, target / 2), delta, noise)
     rows = np.concatenate(list(source.draw(size)))
     finite = bool(np.isfinite(rows).all())
@@ -218,6 +307,8 @@ def _until(
         test.pilot(rows)
     while finite and target < test.bound + change and test.samples < budget and not test.hopeless(HOPELESS):
         n = test.samples
+        if test.idle(patience):
+            break
         # Never many more samples than rows: a pass when one is expected to be shorter, or when both ways are even.
         if whole is not None and n + whole <= budget and whole <= max(n, test.forecast() - n):
             return replace(_exact(source), samples=n + whole)
@@ -282,14 +373,43 @@ def _count_for(problem: Problem, precision: float | None, delta: float, sense: S
     return sample_count(count if whole is None else min(count, whole))
 
 
+def noise_of(source: Gradients) -> tuple[SampleRange, Sense] | None:
+    """How far samples at x can be from the gradient, and in which sense, if the problem says so."""
+    senses: tuple[Sense, ...] = ("almost-sure", "mean-square")
+    for sense in senses:
+        try:
+            return _noise(source, sense), sense
+        except (AttributeError, ValueError):
+            continue  # it has no such constants
+    return None
+
+
+def observed_spread(problem: Problem, x: Tree) -> tuple[float, int]:
+    """The largest distance of a few sample gradients at x from their mean, and how many they are."""
+    rows = np.concatenate(list(Gradients(problem, x, 0, RACING).draw(PILOT, LOOKED)))
+    return observed_range(rows).sigma0 / 2, PILOT
+
+
+def observed_range(rows: Array) -> SampleRange:
+    """Twice the largest distance of these samples from their mean: an estimate, and no proof."""
+    return SampleRange(2 * float(np.max(np.linalg.norm(rows - rows.mean(axis=0), axis=1))), 0.0)
+
+
 def _noise(source: Gradients, sense: Sense) -> SampleRange:
-    known = source.problem.constants(None, sense)
     local = getattr(source.problem, "range", None)
     if sense == "mean-square" or not callable(local):
+        known = source.problem.constants(None, sense)
         return SampleRange(known.sigma0, known.sigma1)
     with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
         spread = validate.real(local(jax.tree.map(jnp.asarray, source.x), 0.0)[0])
-    return SampleRange(known.sigma0, known.sigma1, spread * (1 + MARGIN) if spread >= 0 else math.inf)
+    spread = spread * (1 + MARGIN) if spread >= 0 else math.inf
+    try:
+        known = source.problem.constants(None, sense)
+    except (AttributeError, ValueError):
+        if not spread < math.inf:
+            raise
+        return SampleRange(math.inf, 0.0, spread)
+    return SampleRange(known.sigma0, known.sigma1, spread)
 
 
 def _whole(problem: Problem, exact: object, who: str = "certify") -> int | None:

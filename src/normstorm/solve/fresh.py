@@ -27,6 +27,8 @@ CHUNK = 2048
 NUMBERS = 2**22  # of gradients that are held at once
 FRESH = 2**31  # `certify` draws with these
 CHOOSING = FRESH + 1  # `minimize` with these, so that a second opinion is none of its own
+RACING = FRESH + 2  # a race with these, one part for each of its tests
+LOOKED = 2**30  # the group that is only looked at, to choose a number of samples by
 CHECKED = 16
 
 
@@ -81,6 +83,11 @@ class Gradients:
         known = not jax.tree_util.all_leaves([self.problem])
         both = [partial(f, self.problem, **options) for f in (plain, compiled)]
         return np.asarray(ask(both[0], both[1] if known else None, *arguments))
+
+
+def signed_seed(seed: int) -> int:
+    """A seed of a run, in [0, 2^64), as the signed number with the same bits."""
+    return int(np.uint64(seed).astype(np.int64))
 
 
 def whole_size(problem: Any) -> int | None:

@@ -1,7 +1,7 @@
-"""The main job: plan, run, choose a point, certify it.
+"""The main job: a race to a certified point, or a plan that is run, and its point chosen and certified.
 
-What each rule of choice guarantees, B being the plan's bound of the average of ||grad F(x_t)|| over t = 1..T, which
-holds with probability at least 1 - delta:
+race.py describes the race. Of a plan, what each rule of choice guarantees, B being the plan's bound of the average of
+||grad F(x_t)|| over t = 1..T, which holds with probability at least 1 - delta:
 
 two-phase   R candidates, one uniformly random iterate from each of R slices of 1..T, fresh samples at each, and the
             candidate with the smallest fresh-sample bound. By Markov's inequality in each slice and the inequality of
@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import jax
@@ -26,110 +26,40 @@ import numpy as np
 
 from normstorm._shared import checkpoint as storage
 from normstorm._shared import validate
-from normstorm._shared.pytrees import dimension
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.algorithms.core import Algorithm
 from normstorm.engine.results import Trace
 from normstorm.engine.run import run
 from normstorm.problems.check import as_point
 from normstorm.problems.protocol import Problem
+from normstorm.problems.user import as_problem
 from normstorm.theory.fresh_samples import Sense, samples_for
 from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan, round_up
 from normstorm.theory.planner.planner import plan as make_plan
+from normstorm.theory.two_phase import CANDIDATES, candidate_factor
 
 from .certify import PointCertificate, chosen_certificate, sample_count
 from .fingerprint import fingerprint
-from .precision import Precision, assess
+from .precision import assess
 from .progress import Progress
-from .trajectory import USUAL_STEPS, TrajectoryCertificate, certificate_of, until_certified, watched
+from .race import run_race
+from .result import Result
+from .trajectory import USUAL_STEPS, certificate_of, until_certified, watched
+from .value import value_at
+from .watch import run_check
 
 Tree = Any
+METHODS = ("race", "plan")
 CHOICES = ("two-phase", "random", "smallest", "last")
 STOPS = ("plan", "certified")
 UNPROMISED = "The run ends when the certificate of its trajectory reaches the target; the plan is not run."
-CANDIDATES = 8
 LONGEST = 2**30
 HIGHEST = 1 - 2**-50  # confidence of which double precision can still give each candidate its part
 
 
-@dataclass(frozen=True)
-class Result:
-    """What `minimize` returns.
-
-    x             the chosen point, of the first seed;   reason  why this one
-    plan          parameters and what was guaranteed before the run
-    promise       what the plan's bound says of the chosen point, in a sentence
-    trajectory    what is certified along the run, of the average over its steps
-    certificate   what is certified of it after the run, by fresh samples or a pass over all rows
-    precision     what rounding can have done to the plan's bound in this run; None if the plan was not run
-    trace         every seed's record;   sample_gradients  asked by the first seed's run and by the certificate
-    stop          whether the plan was run, or the run ended when it was certified
-    """
-
-    x: Tree
-    reason: str
-    plan: Plan
-    promise: str
-    trajectory: TrajectoryCertificate
-    certificate: PointCertificate
-    precision: Precision | None
-    trace: Trace
-    sample_gradients: int
-    stop: str = "plan"
-
-    @property
-    def bound(self) -> float:
-        """Of the average of ||grad F(x_t)||: the plan's, or that of the trajectory if the plan was not run."""
-        return self.plan.bound if self.stop == "plan" else self.trajectory.bound
-
-    @property
-    def observed_bounds(self) -> np.ndarray | None:
-        """For each seed a bound of its average gradient norm from its own mean of ||m_t||; None if there is none.
-
-        Each holds with the plan's confidence, together with the plan's bound. The mean is raised by what its norms can
-        have lost to rounding: half a unit for each number of x, and a few more.
-        """
-        if self.plan.error is None or self.precision is None:
-            return None
-        margin = 1 + (dimension(self.x) / 2 + 16) * self.precision.unit_roundoff
-        means = self.trace.mean_estimate_norm * margin
-        return np.array([self.plan.observed_bound(m) if np.isfinite(m) else np.inf for m in means])
-
-    def observed_bound(self) -> dict[str, Any] | None:
-        """The first seed's, the median and the largest of them, and the first seed's in a sentence."""
-        bounds = self.observed_bounds
-        if bounds is None:
-            return None
-        first, mean = float(bounds[0]), float(self.trace.mean_estimate_norm[0])
-        statement = (
-            f"From the estimates of this run: with probability at least {self.plan.confidence!r}, the average of "
-            f"||grad F(x_t)|| is at most {round_up(first)}, as that of ||m_t|| is {mean:.4g} (for each seed by itself, "
-            "on the event of the plan's bound)."
-        )
-        median = float(np.quantile(bounds, 0.5, method="higher"))
-        largest = {"median": median, "max": float(bounds.max())}
-        return {"bound": first, "mean_estimate_norm": mean, **largest, "statement": statement}
-
-    @property
-    def violations(self) -> int:
-        """Seeds whose average gradient norm exceeds the bound, diverged ones included; unknown ones are not."""
-        bounds = self.plan.bound if self.stop == "plan" else np.array(self.trajectory.bounds)
-        return int(np.sum(self.trace.mean_grad_norm > bounds))
-
-    def observed(self) -> dict[str, Any]:
-        """Quantiles over seeds of the average gradient norm, beside the bound."""
-        means = self.trace.mean_grad_norm
-        median, q95, q99 = (float(np.quantile(means, q, method="higher")) for q in (0.5, 0.95, 0.99))
-        return {
-            "seeds": len(means),
-            "diverged": int(np.sum(self.trace.diverged_at > 0)),
-            "mean_grad_norm": {"median": median, "q95": q95, "q99": q99, "max": float(means.max())},
-            "violations": self.violations,
-        }
-
-
 def minimize(
     problem: Problem,
+    data: Tree | None = None,
     x0: Tree | None = None,
     *,
     target: float | None = None,
@@ -137,6 +67,9 @@ def minimize(
     plan: Plan | None = None,
     confidence: float | None = None,
     seeds: int | Sequence[int] = 1,
+    method: str | None = None,
+    algorithm: str | Algorithm | None = None,
+    rho: float = 1.0,
     choose: str = "two-phase",
     samples: int | None = None,
     stop: str = "plan",
@@ -144,28 +77,50 @@ def minimize(
     checkpoint: str | os.PathLike[str] | None = None,
     width: int | None = None,
 ) -> Result:
-    """Minimise a problem with proven constants: plan, run Normalized STORM, choose a point and certify it.
+    """A point with a certificate of ||grad F||, for as few sample gradients as the problem allows.
 
+    problem      `minimize(problem)`, `minimize(problem, x0)`, or `minimize(loss, data, x0)`: the loss of x and one row,
+                 whose mean over all rows is F (see `from_loss`); needs no constants
     x0           the starting point; the problem's own if not given
-    target | budget | plan    exactly one: see `normstorm.plan`
-    confidence   of the plan and of the certificate; 0.99, or the given plan's
+    target | budget | plan    exactly one. target: what ||grad F(x)|| is to be certified at. budget: sample gradients to
+                 spend on the smallest bound; a race with a target may have one beside it. plan: see `normstorm.plan`
+    confidence   of the certificate, and of the plan; 0.99, or the given plan's
     seeds        how many runs, or which; the point is the first one's, the others show the spread
+    method       "race", unless a plan or stop="certified" is given: a fast method without proof is tested by fresh
+                 samples or by a pass over all rows, and what constants promise is run where it gives up (race.py).
+                 "plan": Normalized STORM by a plan, whose bound is proven before the run; needs constants
+    algorithm    of a race: a name of the catalogue that needs no arguments, or an Algorithm; kalman_storm if not given
+    rho          of a race: what the fast method and its tests may cost, in parts of what was promised
+
+    With method="plan":
+
     choose       two-phase, random, smallest or last (this module's text says what each guarantees)
     samples      fresh samples at each point that is certified; by default enough for a tenth of the bound, within a
                  tenth of the run's cost; a finite sum of at most so many rows is certified exactly, by a pass
     stop         "plan": the whole plan is run. "certified": the run, by steps of `measured_storm`, ends when the
                  certificate of its trajectory reaches the target, or at the plan's cost; two-phase means smallest there
-    progress     a bar on a terminal, or a function of (steps done, steps)
+
+    In both:
+
+    progress     a bar on a terminal, or a function of (steps done, steps); in a race of sample gradients, not steps
     width        seeds of a batch, see `engine.run`: with that of another result, its seeds are repeated bit by bit
     checkpoint   a file that is resumed if it exists and kept up to date
     """
-    validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start", "constants"))
+    problem, x0 = as_problem("minimize", problem, data, x0)
+    validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start"))
     storage.usable("minimize", checkpoint)
     if x0 is not None:
         as_point("minimize", x0)
     confidence = None if confidence is None else validate.confidence("minimize", confidence)
     samples = None if samples is None else sample_count(samples)
     choose = _check_choice(choose, stop, target, budget)
+    if _method(method, plan, stop, choose, samples) == "race":
+        target, level = _check_race(target, budget, confidence)
+        rho = validate.number("minimize", "rho", rho, validate.POSITIVE)
+        return run_race(problem, x0, target, budget, level, seeds, algorithm, rho, progress, checkpoint, width)
+    validate.has_methods("minimize", "problem", problem, ("constants",))
+    if algorithm is not None:
+        raise ValueError(f"minimize: algorithm must be None unless method is 'race'; got algorithm={algorithm!r}")
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
     level = _level(found, confidence)
@@ -193,7 +148,34 @@ def minimize(
     if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
-    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop)
+    seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": run_check(problem, trace, found.constants)}
+    return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop, **seen)
+
+
+def _method(method: str | None, plan: Plan | None, stop: str, choose: str, samples: int | None) -> str:
+    """Which of both; what belongs to the other is refused."""
+    if method is None:
+        method = "race" if plan is None and stop == "plan" else "plan"
+    if validate.one_of("minimize", "method", method, METHODS) == "plan":
+        return method
+    given = {"plan": plan, "samples": samples, "stop": None if stop == "plan" else stop}
+    given["choose"] = None if choose == "two-phase" else choose
+    for name, value in given.items():
+        if value is not None:
+            words = "a Plan" if name == "plan" else f"{name}={value!r}"
+            raise ValueError(f"minimize: {name} must be left out if method is 'race'; got {words}")
+    return method
+
+
+def _check_race(target: float | None, budget: int | None, confidence: float | None) -> tuple[float | None, float]:
+    if target is None and budget is None:
+        raise ValueError(
+            f"minimize: exactly one of target, budget, plan must be given; got target={target!r}, budget={budget!r}"
+        )
+    level = DEFAULT_CONFIDENCE if confidence is None else confidence
+    if level > HIGHEST:
+        raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
+    return None if target is None else validate.number("minimize", "target", target, validate.POSITIVE), level
 
 
 def _check_choice(choose: str, stop: str, target: float | None, budget: int | None) -> str:
@@ -311,12 +293,10 @@ def _promise(plan: Plan, choose: str, T: int) -> str:
         return "The plan's bound promises nothing for this choice; the certificate from fresh samples does."
     R = min(CANDIDATES, T)
     delta = 1 - (DEFAULT_CONFIDENCE if plan.confidence is None else plan.confidence)
-    # Slices of unequal length weigh unequally in the average; T // R is the shortest.
-    uneven = T / (R * (T // R))
-    factor = uneven * delta ** (-1 / R)
     if plan.confidence is None:
-        return f"In expectation the average over the {R} candidates is at most {round_up(uneven * plan.bound)}."
+        even = candidate_factor(T, 1.0) * plan.bound
+        return f"In expectation the average over the {R} candidates is at most {round_up(even)}."
     return (
         f"With probability at least {1 - 2 * delta:.12g}, one of the {R} candidates has ||grad F|| at most "
-        f"{round_up(factor * plan.bound)}."
+        f"{round_up(candidate_factor(T, delta) * plan.bound)}."
     )

@@ -86,6 +86,14 @@ def check_constants(
     return compared(list(looks(problem, points, samples, seed)), constants)
 
 
+def run_check(problem: Problem, trace: Trace, constants: Constants | None) -> Contradictions | None:
+    """`check_run` for constants that somebody has stated: those of this package's own problems are proven."""
+    room, _, file = type(problem).__module__.rpartition(".")
+    if constants is None or (room == "normstorm.problems" and file != "user"):
+        return None
+    return check_run(problem, trace, constants)
+
+
 def check_run(problem: Problem, trace: Trace, constants: Constants, *, seed: int = 0) -> Contradictions:
     """The same at a few points that a run of its first seed has kept, the last one first, for at most 2 % of its cost.
 

@@ -18,6 +18,7 @@ from typing import Literal
 
 Sense = Literal["almost-sure", "mean-square"]
 MOST_GROUPS = 101
+MOST_EXPECTED = 10**12
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,30 @@ def samples_for(precision: float, grad_norm: float, sigma0: float, sigma1: float
     groups = groups_for(delta)
     per_group = group_factor(groups, delta) * (sigma0**2 + (sigma1 * grad_norm) ** 2) / precision**2 / groups
     return groups * max(math.ceil(per_group), 1)
+
+
+def expected_samples(trace: float, radius: float, target: float, drift: float, delta: float) -> int:
+    """About how many samples bring the almost-sure bound to the target, if their variance is `trace` and G = drift.
+
+    For the choice of a number beforehand: nothing rests on it.
+    """
+
+    def reached(n: int) -> bool:
+        mean = math.hypot(drift, math.sqrt(trace / n))
+        hoeffding = radius * math.sqrt(2 * math.log(2 / delta) / n)
+        log_term = math.log(4 / delta)
+        bernstein = math.sqrt(2 * trace * log_term / n) + 14 * radius * log_term / (3 * (n - 1))
+        return mean + min(hoeffding, bernstein) <= target
+
+    low, high = 1, 2
+    while not reached(high):
+        if high > MOST_EXPECTED:
+            return high
+        low, high = high, 2 * high
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) else (middle, high)
+    return high
 
 
 @cache

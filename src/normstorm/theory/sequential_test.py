@@ -144,6 +144,12 @@ class PointTest:
         assert self.method is not None
         return self.samples if self.bound <= self.target else self._forecast(self.method, self._level)
 
+    def idle(self, patience: float) -> bool:
+        """To go on is not worth it: by what was seen it takes so many times the samples of a gradient that is zero."""
+        assert self.method is not None
+        calm = self._forecast(self.method, self._level, calm=True)
+        return self.samples >= calm and self.forecast() > patience * calm
+
     def add(self, rows: Array) -> float:
         """Another block; everything that is chosen here is chosen before it is looked at."""
         seen, n = self._seen, len(rows)
@@ -180,11 +186,11 @@ class PointTest:
         n, x, y = _double(seen, r, self._level, target)
         return x / r, y / (x * math.sqrt(n * max(seen.trace, np.finfo(float).tiny)))
 
-    def _forecast(self, method: Method, level: float) -> float:
+    def _forecast(self, method: Method, level: float, calm: bool = False) -> float:
         assert self._seen is not None
         radius = self.noise.radius(self.target)
         r = max(min(2 * radius, self.noise.sigma0 + (1 + self.noise.sigma1) * self.target), MARGIN * self.target)
-        target = self.target - self._seen.drift(self.samples)
+        target = self.target - (0 if calm else self._seen.drift(self.samples))
         return (_double if method == "pairs" else _single)(self._seen, r, level, target)[0] if target > 0 else math.inf
 
     def _add_pairs(self, rows: Array, centre: Array, r: float, lam: float, mu: float) -> None:

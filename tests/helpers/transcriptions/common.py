@@ -89,13 +89,15 @@ class Oracle:
 class Path:
     """x holds x_1 .. x_{T+1}, m the estimates m_1 .. m_T, cost the sample gradients asked up to each step.
 
-    x are the points at which gradients are asked; `points` are those that are handed out, if they are others.
+    x are the points at which gradients are asked; `points` are those that are handed out, if they are others. `bar` is
+    what the method itself says of the error of m_T.
     """
 
     x: list[Array]
     m: list[Array] = field(default_factory=list)
     cost: list[int] = field(default_factory=list)
     averages: list[Array] | None = None
+    bar: float = np.nan
 
     @property
     def points(self) -> list[Array]:

@@ -12,7 +12,7 @@ from .common import Array, Oracle, Path, norm
 def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None = None, table: bool = False) -> Path:
     """m <- m + c + a (g_K(x) - m - c) with a = V/S, steps of a length that m is good for.
 
-    Cost: 3 K + 9 k at the first step; later K + k, or K if x stayed; n more at step n with a table.
+    Cost: 3 K + 3 k at the first step; later K + k, or K if x stayed; n more at step n with a table.
     Source: none but this catalogue.
     Departures: none.
     """
@@ -33,8 +33,8 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         "l2": 0.0,
         "h": 0.0,
     }
-    f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0}
-    _probe(oracle, x, m, [rows[i * K : i * K + k] for i in range(3)], f)
+    f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0, "table": table}
+    _probe(oracle, x, m, rows[:k], f)
     kept: list[Array] = []
     for t in range(1, T + 1):
         if t > 1:
@@ -46,57 +46,48 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
             fresh = np.mean(each, axis=0)
             if kept:
                 fresh = fresh - np.mean([kept[i] for i in batch], axis=0) + np.mean(kept, axis=0)
-            if d > 0 and not norm(change) ** 2 <= 16 * (norm(m) ** 2 + f["S"]):
-                x = before
-                f["L2"] = max(4 * f["L2"], _curvature(f, change, x - x, d)["L2"])
-            else:
-                m = _measure(f, m, fresh, change, x - before, d)
-                for i in batch if kept else ():
-                    kept[i] = oracle._grad(x, i)
+            m = _measure(f, m, fresh, change, x - before, d, k / K)
+            for i in batch if kept else ():
+                kept[i] = oracle._grad(x, i)
             if table and t == oracle.n:
                 kept = [oracle.grad(x, i) for i in range(oracle.n)]
                 m, f["V"], f["S"], f["sum"] = np.mean(kept, axis=0), 0.0, 0.0, 0 * x
             if f["longest"] == 0 and norm(m) > 0:
-                _probe(oracle, x, m, [batch[:k]], f)
-        n, sigma2 = norm(m), max(f["S"] - f["V"], f["S"] / 20)
+                _probe(oracle, x, m, batch[:k], f)
+        n, L, V = norm(m), f["L2"] ** 0.5, f["V"]
         d = 8 * f["longest"]
-        d = min(d, n / (2 * f["L2"] ** 0.5)) if f["L2"] > 0 else d
-        q = min(1.0, f["l2"] / (2 * f["h"] * f["L2"] ** 0.5)) if f["h"] > 0 and f["L2"] > 0 else 1.0
-        d = min(d, max(n**2 - q * f["V"], 0) / (f["l2"] * sigma2) ** 0.5) if f["l2"] * sigma2 > 0 else d
-        d = d if n > 0 and n**2 >= max(q, 1 / 4) * f["V"] else 0.0
+        q = min(1.0, f["l2"] / (2 * f["h"] * L)) if f["h"] > 0 and L > 0 else 1.0
+        if L > 0 and n > 0:
+            d = min(d, n / (2 * L) * min(1.0, max(1 / 8, 4 * abs(f["h"]) / L)) * (1 - q * V / (2 * n**2)))
+        d = d if n > 0 and n**2 >= max(q, 1 / 4) * V else 0.0
         f["longest"] = max(f["longest"], d)
         before, x = x, x - d * m / n if d > 0 else x
         path.step(oracle, m, x)
+    path.bar = f["V"] ** 0.5
     return path
 
 
-def _probe(oracle: Oracle, x: Array, m: Array, heads: list[Any], f: dict[str, Any]) -> None:
+def _probe(oracle: Oracle, x: Array, m: Array, head: Any, f: dict[str, Any]) -> None:
     """Derivatives along m by differences that are exact for cubic gradients, counted as three gradients each."""
     n = norm(m)
     if n == 0:
         return
-    oracle.asked += 3 * sum(map(len, heads))
+    oracle.asked += 3 * len(head)
     u = m / n
-    at = {j: [np.mean([oracle._grad(x + j / 4 * u, s) for s in head], axis=0) for head in heads] for j in range(-2, 3)}
-    first = [(8 * (at[1][i] - at[-1][i]) - (at[2][i] - at[-2][i])) / 3 for i in range(len(heads))]
-    second = [(at[1][i] - 2 * at[0][i] + at[-1][i]) * 16 for i in range(len(heads))]
-    slopes, bends = (np.mean([norm(v) ** 2 for v in part]) ** 0.5 for part in (first, second))
-    r = min(n / slopes, (n / bends) ** 0.5) / 8
-    secants = [a - r / 2 * b for a, b in zip(first, second, strict=True)]
-    f["L2"] = f["l2"] = float(np.mean([norm(s) ** 2 for s in secants]))
-    if len(heads) > 1:
-        spread = sum(norm(s - np.mean(secants, axis=0)) ** 2 for s in secants) / (len(heads) - 1)
-        f["l2"] = min(max(spread, f["L2"] / 100), f["L2"])
-    f["h"] = float(np.sum(np.mean(secants, axis=0) * u))
-    f |= {"D": secants[-1], "moves": len(heads), "longest": r / 32}
+    at = {j: np.mean([oracle._grad(x + j / 4 * u, s) for s in head], axis=0) for j in range(-2, 3)}
+    first = (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / 3
+    second = (at[1] - 2 * at[0] + at[-1]) * 16
+    r = min(n / norm(first), (n / norm(second)) ** 0.5) / 8
+    D = first - r / 2 * second
+    f |= {"D": D, "moves": 1, "longest": r / 8, "L2": norm(D) ** 2, "l2": norm(D) ** 2, "h": float(np.sum(D * u))}
 
 
-def _curvature(f: dict[str, Any], change: Array, step: Array, d: float) -> dict[str, Any]:
+def _curvature(f: dict[str, Any], m: Array, change: Array, step: Array, d: float) -> dict[str, Any]:
     D, moves = -change / d, f["moves"] + 1
     square = norm(D) ** 2
     twist = min(norm(D - f["D"]) ** 2 / 2, square)
-    fall = max(0.003, 0.1 * (1 - twist / square) ** 4)
-    share = max(0.3 if square > f["L2"] else fall, 1 / moves)
+    fall = max(0.003, 0.1 * (1 - twist / square) ** 4, 0 if f["table"] else 1 - f["S"] / norm(m) ** 2)
+    share = max(0.1 if square > f["L2"] else fall, 1 / moves)
     L2 = f["L2"] + share * (square - f["L2"])
     slow, h = max(0.005, 1 / moves), float(np.sum(change * step)) / d**2
     return {
@@ -108,15 +99,17 @@ def _curvature(f: dict[str, Any], change: Array, step: Array, d: float) -> dict[
     }
 
 
-def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, step: Array, d: float) -> Array:
+def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, step: Array, d: float, part: float) -> Array:
     N = f["N"] + 1
     V = max(f["V"], f["S"] / N)
     a = min(1.0, V / f["S"]) if f["S"] > 0 else 1 / N
     apart = fresh - m - change
     forget = min(0.3, max(min(0.02, 10 / N), 1 / N, f["a"]))
-    f["S"] += forget * (norm(apart) ** 2 - f["S"])
+    more = 2 * float(np.sum(apart * change)) + (2 - part) * f["l2"] * d**2
+    S = min(max(f["S"] + more, f["S"] / 2), 2 * f["S"])
     if d > 0:
-        f |= _curvature(f, change, step, d)
+        f |= _curvature(f, m, change, step, d)
+    f["S"] = S + forget * (norm(apart) ** 2 - S)
     f |= {"V": min((1 - a) * V + f["l2"] * d**2, f["S"]), "a": a, "N": N}
     f |= {"sum": f["sum"] + apart, "gains": f["gains"] + a, "since": f["since"] + 1}
     found = m + change + a * apart

@@ -1,0 +1,108 @@
+"""What terminal and page say of a race: the point, its certificate, and how it was reached."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import jax
+import numpy as np
+
+from normstorm.solve import Race
+from normstorm.theory.plan import round_up
+
+from .run_report import RunReport
+
+Pair = tuple[str, str]
+MOST_NUMBERS = 12  # of x that are printed
+
+
+def race_of(found: RunReport) -> Race:
+    assert found.result.race is not None
+    return found.result.race
+
+
+def point_rows(found: RunReport) -> list[Pair]:
+    """x, F(x) and why this point."""
+    result = found.result
+    numbers = np.concatenate([np.ravel(np.asarray(leaf, np.float64)) for leaf in jax.tree.leaves(result.x)])
+    shown = ", ".join(f"{number:.6g}" for number in numbers[:MOST_NUMBERS])
+    more = f", ... ({len(numbers):,} numbers, all of them in --json)" if len(numbers) > MOST_NUMBERS else ""
+    value = "unknown: the problem gives gradients alone" if result.value is None else str(result.value)
+    return [("x", shown + more), ("F(x)", value), ("which", result.reason)]
+
+
+def cost_rows(found: RunReport) -> list[Pair]:
+    """Of the first seed, beside what was promised, and of all seeds."""
+    race = race_of(found)
+    tests = f"{race.tests} test{'' if race.tests == 1 else 's'}"
+    rows = [(f"search by {race.algorithm}", _counted(race.search, race)), (tests, _counted(race.testing, race))]
+    if race.promised_run:
+        rows.append((f"{race.promised_by}, as promised", _counted(race.promised_run, race)))
+    rows.append(("the returned point", _counted(race.cost, race)))
+    if race.promise_cost is not None:
+        rows.append((f"promised, by {race.promised_by}", _counted(race.promise_cost, race)))
+    if race.plan_cost is not None:
+        rows.append(("the plan alone would ask", _counted(race.plan_cost, race)))
+        rows.append(("the plan / this race", f"{race.plan_cost / race.cost:,.0f}"))
+    if len(race.costs) > 1:
+        rows.append(
+            (f"median, largest of {len(race.costs):,} seeds", f"{median(race.costs):,.0f}, {max(race.costs):,}")
+        )
+    return rows
+
+
+def seed_rows(found: RunReport) -> list[tuple[str, str, str]]:
+    """What was observed at the points of all seeds beside what is certified of them."""
+    race, asked = race_of(found), found.request.target
+    reached = "" if asked is None else f"target {asked:g}"
+    certified = sum(bound <= asked for bound in race.bounds) if asked is not None else len(race.bounds)
+    rows = [("seeds with a certified point", f"{certified:,} of {len(race.bounds):,}", reached)]
+    rows.append(("largest certified bound", round_up(max(race.bounds)), ""))
+    if race.norms is not None:
+        rows.append(("largest ||grad F(x)||, exact", round_up(max(race.norms)), "at most its bound, each"))
+        rows.append(
+            ("seeds above their bound", f"{race.violations:,} of {len(race.bounds):,}", "none, by the certificate")
+        )
+    return rows
+
+
+def tiles(found: RunReport) -> list[Pair]:
+    race, result = race_of(found), found.result
+    found_ = [("||grad F(x)|| is at most", round_up(result.certificate.upper_bound))]
+    if result.value is not None:
+        found_.append(("F(x)", f"{result.value.value:.6g}"))
+    found_.append(("sample gradients", f"{race.cost:,}"))
+    if race.rows:
+        found_.append(("passes over the data", f"{race.cost / race.rows:,.3g}"))
+    if race.plan_cost is not None:
+        found_.append(("the plan alone would ask", f"{race.plan_cost:,}"))
+    return found_
+
+
+def summary(found: RunReport) -> str:
+    """One paragraph in words."""
+    race, result = race_of(found), found.result
+    parts = [
+        f"{race.algorithm} on {found.request.problem}: {found.description}, {found.dimension:,} unknowns, "
+        f"{len(race.costs):,} seeds in {found.seconds:.1f} seconds.",
+        result.certificate.guarantee,
+        f"It took {race.cost:,} sample gradients: {race.search:,} of the search and {race.testing:,} of its tests"
+        + (f", and {race.promised_run:,} of what was promised." if race.promised_run else "."),
+        result.promise,
+    ]
+    return " ".join(parts)
+
+
+def _counted(cost: int, race: Race) -> str:
+    return f"{cost:,}" if not race.rows else f"{cost:,} ({_passes(cost / race.rows)})"
+
+
+def _passes(passes: float) -> str:
+    shown = f"{passes:,.0f}" if passes >= 100 else f"{passes:.3g}"
+    return f"{shown} pass{'' if shown == '1' else 'es'}"
+
+
+def page_parts(found: RunReport) -> dict[str, Any]:
+    """What the template is given beside what every run has."""
+    return {"point": point_rows(found), "race": cost_rows(found), "seeds": seed_rows(found)}

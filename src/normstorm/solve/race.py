@@ -1,0 +1,216 @@
+"""A race from beginning to end: the promise, the fast arm, what was promised if it gave up, and the result.
+
+Let C be the cost of the promise. The fast arm searches for at most rho C/2 sample gradients (but makes its first step)
+and tests for at most rho C/2; then the promise is kept. So a race costs at most (1 + rho) C and that step, ends with a
+certified point with probability at least 1 - 3 delta (or for sure, if the promise is exact descent), and what it
+certifies is wrong with probability at most delta. A problem without constants has no promise, and a race there ends
+with its budget. Proofs: docs/theory/race.md.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normstorm._shared import validate
+from normstorm.algorithms.catalogue import CATALOGUE
+from normstorm.algorithms.core import Algorithm
+from normstorm.engine.run import LONGEST
+from normstorm.problems.protocol import Problem
+from normstorm.theory.constants import Constants
+from normstorm.theory.plan import Plan
+from normstorm.theory.planner.planner import plan as make_plan
+
+from .certify import PointCertificate, observed_spread
+from .fast_arm import Allowance, FastArm, fast_algorithm, run_fast_arm
+from .fingerprint import fingerprint
+from .fresh import whole_size
+from .precision_modes import ask
+from .progress import Progress
+from .promise import Kept, Promise, keep, promise_of
+from .result import Race, Result
+from .trajectory import TrajectoryCertificate
+from .value import value_at
+from .watch import run_check
+
+Tree = Any
+UNKNOWN, PASSES = 10**6, 100  # sample gradients without constants, or so many passes over the data if they are more
+NOTHING_ALONG = "a race certifies its point, not the way to it"
+NOBODY = PointCertificate(np.inf, 1.0, 0, np.nan, "almost-sure", "none")
+
+
+def run_race(
+    problem: Problem,
+    x0: Tree | None,
+    target: float | None,
+    budget: int | None,
+    confidence: float,
+    seeds: int | Sequence[int],
+    algorithm: str | Algorithm | None,
+    rho: float,
+    progress: bool | Callable[[int, int], None],
+    checkpoint: str | os.PathLike[str] | None,
+    width: int | None,
+) -> Result:
+    """See `minimize`."""
+    x1, constants = problem.start() if x0 is None else x0, known_constants(problem, x0)
+    arm = named_algorithm(algorithm, problem, x1)
+    promise, plan = None, None
+    if target is not None and constants is not None:
+        promise = promise_of(constants, target, confidence, problem)
+        plan = None if promise is None or promise.two_phase is None else promise.two_phase.plan
+    elif constants is not None and constants.noise != "mean-square":
+        plan = make_plan(constants, budget=budget, confidence=confidence)
+    if promise is not None and budget is not None and (1 + rho) * promise.cost > budget:
+        promise = None
+    first = int(arm.cost(1, getattr(problem, "size", None)))
+    limits = allowance_of(whole_size(problem), target, budget, 1 - confidence, promise, rho, first)
+    todo, kept = validate.seed_list("minimize", seeds, LONGEST), {}
+    with Progress(progress, "race") as shown:
+        options: dict[str, Any] = {"width": width, "checkpoint": checkpoint, "fingerprint": fingerprint(problem)}
+        fast = run_fast_arm(problem, x1, arm, todo, limits, progress=shown, **options)
+        if promise is not None:
+            lost = [i for i in range(len(todo)) if not _certified(fast.certificates[i])]
+            found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
+            kept = dict(zip(lost, found, strict=True)) if found else {}
+    contradictions = run_check(problem, fast.trace, constants)
+    return replace(_result(problem, promise, plan, fast, kept, arm, len(todo)), contradictions=contradictions)
+
+
+def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:
+    """Almost sure, or else in mean square; None if the problem has none."""
+    for sense in ("almost-sure", "mean-square"):
+        try:
+            return problem.constants(x0, sense)
+        except (AttributeError, ValueError):
+            continue
+    return None
+
+
+def named_algorithm(algorithm: str | Algorithm | None, problem: Problem, x: Tree) -> Algorithm:
+    """By its name, with default settings, or as it is given; kalman_storm if nothing is."""
+    if algorithm is None:
+        return fast_algorithm(problem, x)
+    if isinstance(algorithm, Algorithm):
+        return algorithm
+    make: Any = CATALOGUE.get(algorithm) if isinstance(algorithm, str) else None
+    if make is None:
+        allowed = f"None, an Algorithm or one of {', '.join(CATALOGUE)}"
+        validate.refuse("minimize", "algorithm", allowed, algorithm)
+    try:
+        found: Algorithm = make()
+        return found
+    except TypeError as error:
+        raise ValueError(
+            f"minimize: algorithm must be one that needs no arguments, or an Algorithm; got {algorithm!r} ({error})"
+        ) from None
+
+
+def allowance_of(
+    rows: int | None,
+    target: float | None,
+    budget: int | None,
+    delta: float,
+    promise: Promise | None,
+    rho: float,
+    first: int,
+) -> Allowance:
+    """What search and tests of a seed may cost; the first step of the search, which costs `first`, is always made."""
+    if budget is not None:
+        budget = validate.whole("minimize", "budget", budget, 2 * first + 4)
+    if target is None:
+        assert budget is not None
+        tests = rows if rows is not None and rows <= budget // 2 else budget - budget // 2
+        return Allowance(None, delta, budget - tests, tests)
+    if promise is not None:
+        half = int(rho * promise.cost) // 2
+        return Allowance(target, delta, max(half, first), half)
+    total = budget if budget is not None else max(UNKNOWN, PASSES * (rows or 0), 4 * first)
+    return Allowance(target, delta, total - total // 2, total // 2)
+
+
+def _certified(certificate: PointCertificate | None) -> bool:
+    return certificate is not None and certificate.certified
+
+
+def _result(
+    problem: Problem,
+    promise: Promise | None,
+    plan: Plan | None,
+    fast: FastArm,
+    kept: dict[int, Kept],
+    arm: Algorithm,
+    seeds: int,
+) -> Result:
+    every = [_ended(fast, kept.get(i), promise, i) for i in range(seeds)]
+    x, certificate, race = every[0]
+    points = jax.tree.map(lambda *leaves: np.stack(leaves), *(point for point, _, _ in every))
+    race = race._replace(
+        algorithm=arm.name,
+        rows=whole_size(problem),
+        costs=tuple(one.cost for _, _, one in every),
+        bounds=tuple(found.upper_bound for _, found, _ in every),
+        norms=exact_norms(problem, points),
+    )
+    if promise is not None:
+        race = race._replace(
+            promised_by=promise.by, promise_cost=promise.cost, plan_cost=promise.plan_cost, passes=promise.passes
+        )
+    sentence = promise.statement if promise is not None else nothing_promised(problem, x, certificate)
+    steps = int(fast.standing.ended[0])
+    none = TrajectoryCertificate(
+        np.inf, (np.inf,) * seeds, certificate.confidence, "nothing", "of no weight", steps, NOTHING_ALONG
+    )
+    seen: dict[str, Any] = {"stop": "race", "value": value_at(problem, x), "method": "race", "race": race}
+    return Result(x, race.reason(steps), plan, sentence, none, certificate, None, fast.trace, race.cost, **seen)
+
+
+def _ended(fast: FastArm, kept: Kept | None, promise: Promise | None, i: int) -> tuple[Tree, Any, Race]:
+    """Point, certificate and cost of one seed."""
+    at, found = fast.standing, fast.certificates[i]
+    search, testing, tests = int(at.search[i]), int(at.spent[i]), int(at.tests[i])
+    if kept is not None and promise is not None:
+        ended = promise.by if kept.certificate.certified else "nobody"
+        race = Race(search, testing + kept.spent, tests + kept.tests, ended, promised_run=kept.run)
+        return kept.x, kept.certificate, race
+    return fast.point(i), found or NOBODY, Race(search, testing, tests, "fast arm" if _certified(found) else "nobody")
+
+
+def nothing_promised(problem: Problem, x: Tree, certificate: PointCertificate) -> str:
+    if certificate.sense != "estimated":
+        return "Nothing was promised before the run: its budget ends it."
+    seen, samples = observed_spread(problem, x)
+    return (
+        "Nothing was promised before the run, and its certificate rests on an estimate of the noise: give the problem "
+        "constants (sigma0, sigma1) or a method range(x, radius) for a proof; at the returned point none of "
+        f"{samples} sample gradients was farther than {seen:.3g} from their mean."
+    )
+
+
+def exact_norms(problem: Problem, points: Tree) -> tuple[float, ...] | None:
+    """||grad F|| at every seed's point, where F is known; for comparison, no certificate."""
+    if not problem.is_exact:
+        return None
+    known = not jax.tree_util.all_leaves([problem])
+    with jax.enable_x64(True):
+        at = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), points)
+        found = ask(partial(_norms, problem), partial(_compiled_norms, problem) if known else None, at)
+    return tuple(float(norm) for norm in np.asarray(found))
+
+
+def _norms(problem: Problem, points: Tree) -> jax.Array:
+    def one(x: Tree) -> jax.Array:
+        return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(problem.full_grad(x))))
+
+    found: jax.Array = jax.lax.map(one, points)
+    return found
+
+
+_compiled_norms = jax.jit(_norms)
