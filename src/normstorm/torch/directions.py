@@ -139,7 +139,7 @@ def matrices_of(tensor: Tensor, blocks: int = 1, transposed: bool = False) -> Te
     return matrix.reshape(blocks, matrix.shape[0] // blocks, matrix.shape[1])
 
 
-def shape_of_rows(tensor: Tensor, blocks: int, transposed: bool) -> tuple[int, int, int]:
+def rows_of(tensor: Tensor, blocks: int, transposed: bool) -> tuple[int, int, int]:
     """How many matrices a tensor holds and how many rows each: the shape of averages over their rows."""
     if _apart(tensor, blocks):
         return blocks, prod(tensor.shape[2:]) if transposed else tensor.shape[1], 1

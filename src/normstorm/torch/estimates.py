@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from . import triton_launch
-from .directions import shape_of_rows
+from .directions import rows_of
 from .options import WHO
 from .sharding import local, spread
 from .updates import Group, by_neurons, lerp_
@@ -159,7 +159,7 @@ class Estimates:
                     if group["geometry"] == "adam":
                         _buffer(state, p, "square")
                     if by_neurons(group):
-                        shape = shape_of_rows(p, group["blocks"], group["transposed"])
+                        shape = rows_of(p, group["blocks"], group["transposed"])
                         if "neurons" not in state or state["neurons"].shape != shape:
                             state["neurons"] = torch.zeros(shape, dtype=_wide(p), device=local(p).device)
 
