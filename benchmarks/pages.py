@@ -239,7 +239,18 @@ def speed_line(report: dict[str, Any]) -> str:
 
 def diagnosis_table(report: dict[str, Any]) -> str:
     """Verdicts beside what training did: who ended lower and by how much of momentum's loss."""
-    head = ("task", "geometry", "lr", "error ratio", "bounce", "lead", "verdict (rule)", "lower at the end", "agrees")
+    head = (
+        "task",
+        "geometry",
+        "lr",
+        "error ratio",
+        "bounce",
+        "lead",
+        "verdict (rule)",
+        "seeds",
+        "lower at the end",
+        "agrees",
+    )
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for row in report["rows"]:
         found = row["diagnosis"]
@@ -247,12 +258,15 @@ def diagnosis_table(report: dict[str, Any]) -> str:
         doubt = f" ± {row['gap_error']:.1%}" if row["gap_error"] > 0 else ", one seed"
         end = f"{row['winner']} ({row['gap']:+.1%}{doubt})"
         lead = f"{found['lead']:.2g} ± {found['lead_error']:.1g}"
-        agrees = {True: "yes", False: "**no**", None: "-"}[row["agrees"]]
+        agrees = "yes" if row["agrees"] else "**no**"
+        same = f"{row['verdicts'].count(row['verdict'])} of {len(row['verdicts'])}"
         cells = (row["task"], row["geometry"], f"{row['lr']:g}", ratio, f"{found['bounce']:.2f}", lead)
-        lines.append(f"| {' | '.join(cells)} | {row['verdict']} ({found['reason']}) | {end} | {agrees} |")
-    counted = [row["agrees"] for row in report["rows"] if row["agrees"] is not None]
-    close = len(report["rows"]) - len(counted)
-    return "\n".join([*lines, "", f"{sum(counted)} of {len(counted)} verdicts agree; too close to call: {close}."])
+        lines.append(f"| {' | '.join(cells)} | {row['verdict']} ({found['reason']}) | {same} | {end} | {agrees} |")
+    rows = report["rows"]
+    right, yes = (sum(row[name] == value for row in rows) for name, value in (("agrees", True), ("verdict", "pays")))
+    asked = [verdict == row["verdict"] for row in rows for verdict in row["verdicts"]]
+    same = f"{sum(asked)} of {len(asked)} answers with other seeds of the probe are those of the table"
+    return "\n".join([*lines, "", f"{right} of {len(rows)} verdicts agree, answers that it pays: {yes}; {same}."])
 
 
 def anytime_table(report: dict[str, Any]) -> str:

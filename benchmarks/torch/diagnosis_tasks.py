@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import lzma
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,69 +110,10 @@ def head(seed: int) -> Task:
     return _classifier(nn.Linear(64, 5), features, y[y >= 5] - 5, seed)
 
 
-class Block(nn.Module):
-    def __init__(self, width: int, heads: int) -> None:
-        super().__init__()
-        self.heads = heads
-        self.first, self.second = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.mix, self.out = nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x: Tensor) -> Tensor:
-        batch, length, width = x.shape
-        mixed = self.mix(self.first(x)).view(batch, length, 3, self.heads, width // self.heads)
-        q, k, v = mixed.permute(2, 0, 3, 1, 4)
-        seen = functional.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).reshape(x.shape)
-        x = x + self.out(seen)
-        return x + self.down(functional.gelu(self.up(self.second(x))))
-
-
-class GPT(nn.Module):
-    """Bytes in, logits of the next byte out."""
-
-    def __init__(self, length: int, width: int, layers: int, heads: int = 4) -> None:
-        super().__init__()
-        self.embed, self.places = nn.Embedding(256, width), nn.Parameter(0.02 * torch.randn(length, width))
-        nn.init.normal_(self.embed.weight, std=0.1)
-        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(layers)))
-        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 256)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.norm(self.blocks(self.embed(x) + self.places)))
-
-
-def text(path: Path) -> Tensor:
-    """The bytes of a file, which may be packed by xz."""
-    content = lzma.decompress(path.read_bytes()) if path.suffix == ".xz" else path.read_bytes()
-    return torch.from_numpy(np.frombuffer(content, dtype=np.uint8).copy())
-
-
-def language(seed: int, *, data: Tensor, device: str, length: int, width: int, layers: int) -> Task:
-    model, draws = GPT(length, width, layers).to(device), torch.Generator().manual_seed(seed + 1)
-    data = data.to(device)
-
-    def windows(n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-        begins = torch.randint(len(data) - length - 1, (n, 1), generator=generator)
-        rows = data[(begins + torch.arange(length + 1)).to(device)].long()
-        return rows[:, :-1], rows[:, 1:]
-
-    def loss(x: Tensor, y: Tensor) -> Tensor:
-        return functional.cross_entropy(model(x).flatten(0, 1), y.flatten())
-
-    fixed = windows(256, torch.Generator().manual_seed(99))
-
-    def value() -> float:
-        with torch.no_grad():
-            return float(loss(*fixed))
-
-    return Task(model, loss, lambda n: windows(n, draws), value, draws)
-
-
 TASKS: dict[str, Callable[..., Any]] = {
     "logistic": logistic,
     "dro": dro,
     "head": head,
     "mlp": mlp,
     "cnn": cnn,
-    "language": language,
 }

@@ -180,6 +180,22 @@ def tasks_table(report: Report) -> str:
     return f"{table(heads, [[name, *own] for name, own in cells.items()])}\n\n{note}"
 
 
+def presets_table(report: Report) -> str:
+    """The best learning rate of everyone on each kind of network, and how far its least moved tensor went."""
+    tasks, methods = (list(dict.fromkeys(row[name] for row in report["rows"])) for name in ("task", "method"))
+    rows = []
+    for method in methods:
+        cells = [f"`{method}`" if "_" in method else method]
+        for task in tasks:
+            own = [row for row in report["rows"] if (row["task"], row["method"]) == (task, method)]
+            best = min(own, key=lambda row: statistics.fmean(row["losses"]))
+            losses = " / ".join(f"{loss:.3f}" for loss in best["losses"])
+            cells.append(f"{losses} at {best['lr']:g}; {best['moved']:.2g}")
+        rows.append(cells)
+    words = f"{report['steps']} steps with {report['batch']} samples; two seeds; torch {report['torch']} on a CPU."
+    return f"{table(['', *tasks], rows)}\n\n{words}"
+
+
 TABLES: dict[str, Callable[[Report], str]] = {
     "torch-memory": memory_table,
     "torch-update": update_table,
@@ -189,6 +205,7 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-correction": correction_table,
     "torch-tasks": tasks_table,
     "torch-tasks-fixed": tasks_table,
+    "torch-presets": presets_table,
 }
 MISSING = "Not measured yet."
 

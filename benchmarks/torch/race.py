@@ -98,18 +98,8 @@ def muon(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
 
 
 def ours(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
-    """`spectral_storm` with the companion's scale; queries, keys and values are split."""
-    fused = {p for name, p in model.named_parameters() if name.endswith("qkv.weight")}
-    groups = []
-    for group in assign(model):
-        if group["geometry"] != "spectral":
-            groups.append(group | {"scale": ratio})
-        elif group.get("blocks") is not None:
-            groups.append(group)
-        else:
-            split = [p for p in group["params"] if p in fused]
-            groups.append(group | {"params": [p for p in group["params"] if p not in fused]})
-            groups += [group | {"params": split, "blocks": 3}] if split else []
+    """`spectral_storm` with the companion's scale; `assign` splits queries, keys and values."""
+    groups = [group | ({"scale": ratio} if group["geometry"] == "adam" else {}) for group in assign(model)]
     usual = {"beta": 0.95, "correction": 0.0, "nesterov": True, "start": "zero", "module": model}
     return Ours(NormalizedStorm(groups, lr, **(usual | options)))
 

@@ -11,3 +11,4 @@ def seeded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     monkeypatch.setattr("normstorm.torch.hooks.FEW", 1)
     monkeypatch.setattr("normstorm.torch.directions.TOGETHER", 30)
+    monkeypatch.setattr("normstorm.torch.diagnosis.race.FRESH", 4)

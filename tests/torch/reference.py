@@ -30,7 +30,7 @@ DEFAULTS: dict[str, Any] = {
     "start": "first",
     "maximize": False,
     "beta2": 0.95,
-    "blocks": None,
+    "blocks": 1,
     "neurons": False,
 }
 
@@ -71,11 +71,11 @@ def alone(geometry: str, n: Tensor) -> Tensor:
     return newton_schulz(flat(n)).reshape(n.shape)
 
 
-def held(n: Tensor, blocks: int | None) -> list[Tensor]:
+def held(n: Tensor, blocks: int) -> list[Tensor]:
     """The matrices of a tensor: a stack, or one below the other."""
-    if blocks is None and n.ndim == 3:
+    if n.ndim == 3 and 1 < blocks == len(n):
         return list(n)
-    return [flat(one) for one in n.chunk(blocks or 1)]
+    return [flat(one) for one in n.chunk(blocks)]
 
 
 def evened(u: Tensor, squares: Tensor) -> Tensor:

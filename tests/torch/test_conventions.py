@@ -318,11 +318,6 @@ def test_schedulers(name: str, correction: float) -> None:
             scheduler.step(*([1.0] if name == "ReduceLROnPlateau" else []))
 
 
-def test_a_scheduler_cannot_cycle_what_is_not_there() -> None:
-    with pytest.raises(ValueError, match="momentum"):
-        lr_scheduler.OneCycleLR(NormalizedStorm([matrix()], 0.05), 0.1, total_steps=12)
-
-
 # Groups.
 
 OVERRIDES: dict[str, tuple[Any, Any]] = {  # option: value of the constructor, value of the group
@@ -639,17 +634,24 @@ def test_state_dict_hooks() -> None:
 
 
 def test_compiled_step() -> None:
-    ends = []
+    """In two graphs: of the first step, and of all others."""
+    ends, graphs = [], []
+
+    def counted(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
     for compiled in (False, True):
         model = network()
         opt = NormalizedStorm(model.parameters(), 0.05, correction=0.0)
-        step = torch.compile(opt.step, backend="eager") if compiled else opt.step
-        for batch in batches(4):
+        step = torch.compile(opt.step, backend=counted) if compiled else opt.step
+        for batch in batches(20):
             opt.zero_grad()
             loss_of(model)(*batch).backward()
             step()
         ends.append([p.detach() for p in model.parameters()])
-    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-15)
+    torch.testing.assert_close(ends[0], ends[1], rtol=0, atol=1e-14)
+    assert len(graphs) <= 2
     torch._dynamo.reset()
 
 

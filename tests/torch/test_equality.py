@@ -316,7 +316,7 @@ def test_several_matrices_in_a_tensor(
     monkeypatch.setattr("normstorm.torch.directions.TOGETHER", portion)
     model = Stacked()
     options = {"geometry": "spectral", "lr": 0.01, "neurons": neurons, "correction": 0.5}
-    groups = [{"params": [i], "blocks": n, **options} for i, n in enumerate((2, None))]
+    groups = [{"params": [i], "blocks": n, **options} for i, n in enumerate((2, 2))]
     slow = reference(model, groups)
     whole = reference(model, [group | {"blocks": 1} for group in groups])
     opt = optimizer(model, groups, memory=memory)

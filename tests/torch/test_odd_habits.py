@@ -157,12 +157,6 @@ def test_the_only_linear_layer_of_a_convolutional_network_is_its_head() -> None:
         assign(model, "fc")  # type: ignore[arg-type]
 
 
-def test_blocks_that_do_not_divide_a_tensor() -> None:
-    said = r"^NormalizedStorm: blocks must divide the first axis of a tensor; got blocks=2 and one of shape \(3, 4\)"
-    with pytest.raises(ValueError, match=said):
-        NormalizedStorm([nn.Parameter(torch.ones(3, 4))], 0.1, geometry="spectral", blocks=2)
-
-
 class Once(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor) -> Tensor:

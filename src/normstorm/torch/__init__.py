@@ -6,4 +6,5 @@ from .optimizer import NormalizedStorm as NormalizedStorm
 from .plans import estimate_constants as estimate_constants
 from .plans import plan_for as plan_for
 from .presets import assign as assign
+from .presets import describe as describe
 from .presets import spectral_storm as spectral_storm

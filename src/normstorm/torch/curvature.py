@@ -11,15 +11,17 @@ Departures: any geometry; the product is taken at x_t.
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from .batches import Part
 from .options import WHO
 from .passes import across
+from .replay import frozen_statistics
 from .two_point import TwoPointStep
 
 
@@ -28,25 +30,27 @@ def refuse_several_processes() -> None:
         raise ValueError(f"{WHO}: difference must be 'exact' or 'stale' with several processes; got 'hvp'")
 
 
-def passes_with_products(step: TwoPointStep, head: Part, rest: Part | None, share: float) -> Tensor:
+def passes_with_products(
+    step: TwoPointStep, head: Part, rest: Part | None, share: float, module: nn.Module | None
+) -> Tensor:
     """The passes of a step that is not paired: there is none at the old point. Returns the loss."""
-    loss = _head(step, head, share)
+    loss = _head(step, head, share, module)
     if rest is not None:
         step.enter("rest", share)
-        with torch.enable_grad():
+        with torch.enable_grad(), nullcontext() if step.counts("rest") else frozen_statistics(module):
             loss = share * loss + (1 - share) * rest.backward()
         step.leave("rest")
     return loss
 
 
-def _head(step: TwoPointStep, head: Part, share: float) -> Tensor:
+def _head(step: TwoPointStep, head: Part, share: float, module: nn.Module | None) -> Tensor:
     moving = step.any_due
     params = [p for p in step.group_of if p.requires_grad]
     before = [p.detach().clone() for p in params] if moving else []
     step.enter("new", share)
     step.move_due()
     along = [p.detach() - old for p, old in zip(params, before, strict=True)] if moving else []
-    with torch.enable_grad():
+    with torch.enable_grad(), nullcontext() if step.counts("new") else frozen_statistics(module):
         value = head.value()
         grads = torch.autograd.grad(value, params, create_graph=moving, allow_unused=True)
         products = _products(grads, params, along)
@@ -58,7 +62,8 @@ def _head(step: TwoPointStep, head: Part, share: float) -> Tensor:
             if product is not None and weight:
                 added[p] = weight * product
     step.leave("new")
-    step.add(added)
+    if not step.skipped:
+        step.add(added)
     return value.detach()
 
 

@@ -9,8 +9,8 @@
     adam        n / sqrt(v), v the average of squares that `estimates` keeps for every coordinate
 
 0 / 0 = 0 everywhere. A tensor with more than two axes (a convolution) is a matrix: first axis times all others. In the
-spectral geometry a tensor may hold several matrices, one below the other along the first axis (`blocks`: queries, keys
-and values in one, or a stack of experts, which has three axes); each has its own direction and scale. With `neurons`,
+spectral geometry a tensor may hold several matrices (`blocks`: queries, keys and values one below the other, or a stack
+of experts), and hold them as inputs x outputs (`transposed`); each has its own direction and scale. With `neurons`,
 every row of an orthogonal matrix is divided by the root of its average square over the steps, and the matrix brought
 back to its norm.
 
@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
+from math import prod
 from typing import NamedTuple
 
 import torch
@@ -73,7 +74,8 @@ def directions(
     geometry: str,
     estimates: Sequence[Tensor],
     dtype: torch.dtype | None,
-    blocks: int | None = None,
+    blocks: int = 1,
+    transposed: bool = False,
     neurons: Neurons | None = None,
 ) -> list[Tensor]:
     """u(n) of every tensor, new memory, as local shards; every geometry but euclidean and adam."""
@@ -85,7 +87,7 @@ def directions(
             factors = factors * _roots(tuple(n.numel() for n in estimates), factors.dtype, factors.device)
         return [_scaled(local(n), factor) for n, factor in zip(estimates, factors.unbind(), strict=True)]
     if geometry == "spectral":
-        return on_whole(lambda wholes: orthogonal(wholes, dtype, blocks, neurons), estimates)
+        return on_whole(lambda wholes: orthogonal(wholes, dtype, blocks, transposed, neurons), estimates)
     return on_whole(lambda wholes: [_by_lines(whole, 1 if geometry == "row" else 0) for whole in wholes], estimates)
 
 
@@ -113,23 +115,9 @@ def _matrix(tensor: Tensor) -> Tensor:
     return tensor.flatten(1)
 
 
-def matrices(tensor: Tensor, blocks: int | None) -> Tensor:
-    """The matrices that a tensor holds, as a batch; None: one, or with three axes as many as the first is long."""
-    if blocks is None:
-        return tensor if tensor.ndim == 3 else _matrix(tensor)[None]
-    return tensor.reshape(blocks, tensor.shape[0] // blocks, -1)
-
-
 def _wide(tensor: Tensor) -> torch.dtype:
     """The precision of its norms."""
     return torch.promote_types(tensor.dtype, torch.float32)
-
-
-def rows_of(tensor: Tensor, blocks: int | None) -> tuple[int, int, int]:
-    """How many matrices a tensor holds and how many rows each: the shape of averages over their rows."""
-    if blocks is None and tensor.ndim == 3:
-        return tensor.shape[0], tensor.shape[1], 1
-    return blocks or 1, tensor.shape[0] // (blocks or 1), 1
 
 
 def _by_lines(n: Tensor, axis: int) -> Tensor:
@@ -138,24 +126,61 @@ def _by_lines(n: Tensor, axis: int) -> Tensor:
     return (M * inverse(norms)).to(n.dtype).reshape(n.shape)
 
 
+def matrices_of(tensor: Tensor, blocks: int = 1, transposed: bool = False) -> Tensor:
+    """(n, rows, columns), rows the outputs: the matrices that a tensor holds.
+
+    blocks       the first axis holds so many, one below the other; if it has no more entries, each is a matrix
+    transposed   of each matrix the first axis is that of the inputs, as in x @ W
+    """
+    if _apart(tensor, blocks):
+        stack = tensor.flatten(2)
+        return stack.mT if transposed else stack
+    matrix = _matrix(tensor.transpose(0, 1) if transposed else tensor)
+    return matrix.reshape(blocks, matrix.shape[0] // blocks, matrix.shape[1])
+
+
+def rows_of(tensor: Tensor, blocks: int, transposed: bool) -> tuple[int, int, int]:
+    """How many matrices a tensor holds and how many rows each: the shape of averages over their rows."""
+    if _apart(tensor, blocks):
+        return blocks, prod(tensor.shape[2:]) if transposed else tensor.shape[1], 1
+    return blocks, tensor.shape[1 if transposed else 0] // blocks, 1
+
+
+def _apart(tensor: Tensor, blocks: int) -> bool:
+    return tensor.ndim > 2 and 1 < blocks == tensor.shape[0]
+
+
+def _back(stack: Tensor, like: Tensor, blocks: int, transposed: bool) -> Tensor:
+    """The tensor whose matrices these are."""
+    if _apart(like, blocks):
+        return (stack.mT.contiguous() if transposed else stack).reshape(like.shape)
+    if transposed:
+        return stack.reshape(like.transpose(0, 1).shape).transpose(0, 1).contiguous()
+    return stack.reshape(like.shape)
+
+
 def orthogonal(
-    tensors: Sequence[Tensor], dtype: torch.dtype | None, blocks: int | None = None, neurons: Neurons | None = None
+    tensors: Sequence[Tensor],
+    dtype: torch.dtype | None,
+    blocks: int = 1,
+    transposed: bool = False,
+    neurons: Neurons | None = None,
 ) -> list[Tensor]:
     """Scaled orthogonal factors; matrices of one shape go through the iteration together."""
-    batches = [matrices(tensor, blocks) for tensor in tensors]
+    stacks = [matrices_of(tensor, blocks, transposed) for tensor in tensors]
     shapes: dict[tuple[torch.Size, torch.dtype, torch.device], list[int]] = {}
-    for i, batch in enumerate(batches):
-        shapes.setdefault((batch.shape[1:], batch.dtype, batch.device), []).append(i)
+    for i, stack in enumerate(stacks):
+        shapes.setdefault((stack.shape[1:], stack.dtype, stack.device), []).append(i)
     results: dict[int, Tensor] = {}
     for (shape, kind, device), members in shapes.items():
         rows, columns = shape
         scale = max(1.0, rows / max(columns, 1)) ** 0.5
         usual = dtype or _usual(kind, device)
-        factors = newton_schulz(torch.cat([batches[i] for i in members]), usual, scale).to(kind)
+        factors = newton_schulz(torch.cat([stacks[i] for i in members]), usual, scale).to(kind)
         if neurons is not None:
             factors = _by_neurons(factors, [neurons.squares[i] for i in members], neurons.beta2)
-        for i, factor in zip(members, factors.split_with_sizes([len(batches[i]) for i in members]), strict=True):
-            results[i] = factor.reshape(tensors[i].shape)
+        for i, factor in zip(members, factors.split_with_sizes([len(stacks[i]) for i in members]), strict=True):
+            results[i] = _back(factor, tensors[i], blocks, transposed)
     return [results[i] for i in range(len(tensors))]
 
 

@@ -159,7 +159,7 @@ class Estimates:
                     if group["geometry"] == "adam":
                         _buffer(state, p, "square")
                     if by_neurons(group):
-                        shape = rows_of(p, group["blocks"])
+                        shape = rows_of(p, group["blocks"], group["transposed"])
                         if "neurons" not in state or state["neurons"].shape != shape:
                             state["neurons"] = torch.zeros(shape, dtype=_wide(p), device=local(p).device)
 

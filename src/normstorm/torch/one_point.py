@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from .estimates import NONE, READY, Estimates, drop_gradients, gradients, mixed, with_gradient
+from .guards import finite
 from .hooks import Folding
+from .norms import Norms
 from .passes import first_weight
 from .sharding import spread
 from .updates import Group, Update, ahead
@@ -24,11 +26,15 @@ def _ahead(estimates: Estimates, factor: float, group: Group, params: list[Tenso
 class OnePointStep:
     """`take` gradients, as they come; then `finish`, or `abandon` if the backward failed.
 
-    `factor` undoes a GradScaler's.
+    `factor` undoes a GradScaler's. `skip`: gradients that are not finite leave all as it is (`skipped`). `norms`: where
+    their squares are added up.
     """
 
-    def __init__(self, estimates: Estimates, factor: float = 1.0) -> None:
+    def __init__(
+        self, estimates: Estimates, factor: float = 1.0, *, skip: bool = False, norms: Norms | None = None
+    ) -> None:
         self.estimates = estimates
+        self.skip, self.skipped, self.norms = skip, False, norms
         self.factor = factor
         self._update = Update(estimates.fused, partial(_ahead, estimates, factor), estimates.seconds)
         self._waiting: list[tuple[Group, list[Tensor]]] = []
@@ -37,11 +43,16 @@ class OnePointStep:
 
     def take_all(self) -> None:
         """Every gradient that is there."""
+        if self.skip and not finite([p.grad for p in self.estimates.params if p.grad is not None]):
+            self.skipped = True
+            return
         for group in self.estimates.groups:
             self.take(group, with_gradient(group["params"]))
 
     def take(self, group: Group, params: list[Tensor]) -> None:
         """Fold gradients; move at once only where the direction needs a gradient that is about to be freed."""
+        if self.norms is not None:
+            self.norms.add(params)
         beta = float(group["beta"])
         new = [p for p in params if self.estimates.stage(p) == NONE]
         known = [p for p in params if self.estimates.stage(p) != NONE]

@@ -22,7 +22,7 @@ Departures: weights of samples are applied to gradients after the backward pass,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
@@ -34,12 +34,21 @@ from normstorm.theory import Plan
 
 from .batches import Part, parts_of
 from .curvature import passes_with_products, refuse_several_processes
-from .estimates import Estimates, Squares, drop_gradients, with_gradient
+from .estimates import READY, Estimates, Squares, drop_gradients
+from .guards import canary, refuse_accumulation, unchanged, whole_batch
 from .hooks import Action, folding
+from .norms import Norms
 from .one_point import OnePointStep
-from .options import ALLOWED, WHO, check, check_group
-from .sharding import local
+from .options import ALLOWED, WHO, WIDE, check, check_group
+from .replay import generators_of
+from .sharding import squares
 from .two_point import TwoPointStep
+
+APART = (
+    "gradients must not be changed inside a pass if correction > 0, since clipping the two apart breaks their "
+    "difference; got changed ones: leave gradient clipping off, or take correction=0"
+)
+LEAN = "memory must be 'fast' where a closure changes gradients, as by clipping, that 'lean' has freed; got 'lean'"
 
 
 class NormalizedStorm(Optimizer):
@@ -61,15 +70,20 @@ class NormalizedStorm(Optimizer):
     memory          fast or lean
     maximize        ascend
     beta2           in [0, 1): weight of the past in averages of squares, of the geometry adam and of neurons
-    blocks          of the geometry spectral: how many matrices a tensor holds along its first axis; None: one, or if
-                    it has three axes as many as the first is long
-    neurons         of the geometry spectral: rows are evened out by their average squares
     spectral_dtype  of the Newton-Schulz iteration; None: bfloat16 on CUDA, the parameter's elsewhere
+    blocks          of the geometry spectral: matrices that the first axis of a tensor holds, 3 for fused q, k, v; E for
+                    experts (E, ...)
+    transposed      of the geometry spectral: matrices are inputs x outputs, as in x @ W
+    neurons         of the geometry spectral: rows are evened out by their average squares
     fused           None: Triton kernels where they can serve and there is enough to do; True, False
     module          whose running statistics are frozen at the old point; None: every layer called meanwhile, which
                     compiled code hides: give the module with `module.compile()` or a compiled loss
 
-    All but memory, fused and module may differ from group to group.
+    norms           keep the lengths of each step's gradient and estimate in `last_norms`, for loggers
+    skip_nonfinite  leave out a step whose gradients are not finite, and count it in `skipped`; memory "fast"
+
+    All but memory, fused, module, norms and skip_nonfinite may differ from group to group. A scheduler that cycles
+    momentum (OneCycleLR, CyclicLR) writes it into the groups, where it takes the place of beta.
 
     >>> model = torch.nn.Linear(3, 1)
     >>> optimizer = NormalizedStorm(model.parameters(), lr=1e-2)
@@ -78,8 +92,6 @@ class NormalizedStorm(Optimizer):
     ...     return torch.nn.functional.mse_loss(model(x), y)
     >>> _ = optimizer.step(loss, batch=(x, y), k=4)
     """
-
-    _step_supports_amp_scaling = True  # a GradScaler then tells of an overflow instead of leaving the step out
 
     def __init__(
         self,
@@ -97,13 +109,16 @@ class NormalizedStorm(Optimizer):
         memory: str = "fast",
         maximize: bool = False,
         beta2: float = 0.95,
-        blocks: int | None = None,
-        neurons: bool = False,
         spectral_dtype: torch.dtype | None = None,
+        blocks: int = 1,
+        transposed: bool = False,
+        neurons: bool = False,
         fused: bool | None = None,
         module: nn.Module | None = None,
+        norms: bool = False,
+        skip_nonfinite: bool = False,
     ) -> None:
-        wide = {"memory": memory, "fused": fused, "module": module}
+        wide = {"memory": memory, "fused": fused, "module": module, "norms": norms, "skip_nonfinite": skip_nonfinite}
         options = {
             "lr": lr,
             "beta": beta,
@@ -116,17 +131,23 @@ class NormalizedStorm(Optimizer):
             "difference": difference,
             "maximize": maximize,
             "beta2": beta2,
-            "blocks": blocks,
-            "neurons": neurons,
             "spectral_dtype": spectral_dtype,
+            "blocks": blocks,
+            "transposed": transposed,
+            "neurons": neurons,
         }
         for name, value in (wide | options).items():
             check(name, value)
+        if skip_nonfinite and memory == "lean":
+            raise ValueError(
+                f"{WHO}: memory must be 'fast' with skip_nonfinite, which looks before it takes; got 'lean'"
+            )
         self.memory, self.fused, self.module = memory, fused, module
+        self.norms, self.skip_nonfinite, self.skipped = norms, skip_nonfinite, 0
+        self.last_norms: dict[str, Tensor] = {}
         self._under_way: TwoPointStep | None = None  # the step between two points that is under way
         self._squares: Squares | None = None  # of estimates, if they came with the last update
-        self._zeroed = False
-        super().__init__(params, options)
+        super().__init__(params, options | {"momentum": None})
 
     @classmethod
     def from_plan(cls, params: Any, plan: Plan, **options: Any) -> NormalizedStorm:
@@ -161,10 +182,12 @@ class NormalizedStorm(Optimizer):
             return self._step_on_batch(closure, batch, k)
         if closure is not None:
             self._refuse_inside("step(closure)")
+            refuse_accumulation(backwards)
             self._prepare()
             if not self.two_points:
                 return self._step_at_one_point(closure, backwards)
-            return self._step_in_passes(self._whole(closure), None, backwards)
+            checked = whole_batch(closure, self._estimates.params)
+            return self._step_in_passes(checked, None, backwards, generators=self._generators(closure))
         return self._finish(self._under_way) if self._under_way is not None else self._step_from_gradients()
 
     def _step_on_batch(self, loss: Callable[..., Any] | None, batch: Any, k: int | None) -> Any:
@@ -176,14 +199,23 @@ class NormalizedStorm(Optimizer):
             return self._step_at_one_point(head.backward, 1)
         if self.param_groups[0]["difference"] == "hvp":
             return self._step_with_products(head, rest, share)
-        return self._step_in_passes(head.backward, rest.backward if rest else None, 1, share)
+        generators = self._generators(loss)
+        return self._step_in_passes(head.backward, rest.backward if rest else None, 1, share, generators)
+
+    def _generators(self, function: Any) -> list[Any]:
+        return generators_of(function, self.module) if self._estimates.any_due else []
 
     def _step_in_passes(
-        self, head: Callable[[], Any], rest: Callable[[], Any] | None, backwards: int, share: float = 1.0
+        self,
+        head: Callable[[], Any],
+        rest: Callable[[], Any] | None,
+        backwards: int,
+        share: float = 1.0,
+        generators: Sequence[Any] = (),
     ) -> Any:
         self._refuse_hvp()
         if self._estimates.any_due:
-            with self._pass("old", backwards):
+            with self._pass("old", backwards, generators=generators):
                 head()
         with self._pass("new", backwards, share):
             loss = head()
@@ -196,46 +228,53 @@ class NormalizedStorm(Optimizer):
 
     def _step_with_products(self, head: Part, rest: Part | None, share: float) -> Tensor:
         refuse_several_processes()
-        step = self._under_way = TwoPointStep(self._estimates, self._squares, paired=False)
+        step = self._under_way = self._two_point_step(paired=False)
         with self._given_up_on_failure(step):
-            loss = passes_with_products(step, head, rest, share)
-        self._under_way = None
-        self._squares = step.finish(1.0)
+            loss = passes_with_products(step, head, rest, share, self.module)
+        self._finish(step)
         return loss
 
     def _step_at_one_point(self, closure: Callable[[], Any], backwards: int) -> Any:
-        return OnePointStep(self._estimates).run(closure, lambda action: self._folding(action, backwards))
+        step = self._one_point_step()
+        held = canary(self._estimates.params) if self.memory == "lean" else None
+
+        def watched() -> Any:
+            with unchanged(held, LEAN):
+                return closure()
+
+        loss = step.run(watched, lambda action: self._folding(action, backwards))
+        self._end(step)
+        return loss
+
+    def _one_point_step(self, factor: float = 1.0) -> OnePointStep:
+        return OnePointStep(self._estimates, factor, skip=self.skip_nonfinite, norms=Norms() if self.norms else None)
+
+    def _two_point_step(self, **kind: bool) -> TwoPointStep:
+        norms = Norms() if self.norms else None
+        return TwoPointStep(self._estimates, self._squares, skip=self.skip_nonfinite, norms=norms, **kind)
+
+    def _end(self, step: OnePointStep | TwoPointStep) -> None:
+        """What is told of a step that has ended."""
+        self.skipped += step.skipped
+        if step.norms is not None:
+            momenta = [state["momentum"] for state in self.state.values() if "momentum" in state]
+            found = {"gradient": step.norms.gradient(), "estimate": squares(momenta).sum().sqrt() if momenta else None}
+            self.last_norms = {name: value for name, value in found.items() if value is not None}
 
     def _step_from_gradients(self) -> None:
         self._prepare()
         if self.two_points:
             raise RuntimeError(
                 f"{WHO}: step() needs gradients at two points if correction > 0: give it a closure or a batch, or use "
-                "old_point and new_point; correction=0 takes the gradients of one backward"
+                "old_point and new_point, as always with a GradScaler (also Lightning's 16-mixed); correction=0 takes "
+                "the gradients of one backward"
             )
         factor = self._unscaling()
         if factor is not None:
-            step = OnePointStep(self._estimates, factor)
+            step = self._one_point_step(factor)
             step.take_all()
             step.finish()
-
-    def _whole(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure for two points; gradients that wait for more to be added to them were taken at one point."""
-        grads = [p.grad for p in with_gradient(self._estimates.params)]
-        if not any(grad.is_sparse or bool(local(grad).any()) for grad in grads if grad is not None):
-            return closure
-
-        def checked() -> Any:
-            self._zeroed = False
-            value = closure()
-            if not self._zeroed:
-                raise RuntimeError(
-                    f"{WHO}: a closure must evaluate the whole batch if correction > 0, and zero_grad() first; got "
-                    "gradients of an earlier backward, as from accumulation, that it adds to"
-                )
-            return value
-
-        return checked
+            self._end(step)
 
     def _refuse_hvp(self) -> None:
         if self.param_groups[0]["difference"] == "hvp":
@@ -307,12 +346,14 @@ class NormalizedStorm(Optimizer):
     # Passes.
 
     @contextmanager
-    def _pass(self, kind: str, backwards: int, share: float = 1.0, scaled: bool = False) -> Iterator[None]:
+    def _pass(
+        self, kind: str, backwards: int, share: float = 1.0, scaled: bool = False, generators: Sequence[Any] = ()
+    ) -> Iterator[None]:
         check("backwards", backwards)
-        step = self._under_way = self._under_way or TwoPointStep(self._estimates, self._squares, scaled=scaled)
+        step = self._under_way = self._under_way or self._two_point_step(scaled=scaled)
         step.passes.check_order(kind)
-        around = step.passing(kind, share, lambda action: self._folding(action, backwards), self.module)
-        with self._given_up_on_failure(step), around:
+        around = step.passing(kind, share, lambda action: self._folding(action, backwards), self.module, generators)
+        with self._given_up_on_failure(step), around, unchanged(canary(self._estimates.params), APART):
             yield
 
     @contextmanager
@@ -329,7 +370,10 @@ class NormalizedStorm(Optimizer):
         self._squares = step.abandon()
 
     def _folding(self, action: Action, backwards: int) -> AbstractContextManager[None]:
-        return folding(self._estimates.params, action, backwards) if self.memory == "lean" else nullcontext()
+        if self.memory != "lean":
+            return nullcontext()
+        held = canary(params := self._estimates.params)
+        return folding([p for p in params if p is not held], action, backwards)
 
     def _finish(self, step: TwoPointStep | None) -> None:
         assert step is not None
@@ -338,11 +382,25 @@ class NormalizedStorm(Optimizer):
             self._give_up(step)
             raise RuntimeError(f"{WHO}: a GradScaler must be given to old_point(scaler=...); got it at the step alone")
         factor = self._unscaling()
-        if factor is None:
+        if factor is None or step.skipped:
             self._give_up(step)
         else:
             self._under_way = None
             self._squares = step.finish(factor)
+        self._end(step)
+
+    @torch.no_grad()
+    def finish(self) -> None:
+        """Make the move that is due: after the last step of a run between two points, whose estimate would be unused.
+
+        Nothing happens where no move is due. Training may go on; the next step is not corrected then.
+        """
+        self._refuse_inside("finish")
+        self._prepare()
+        due = list(self._estimates.due())
+        TwoPointStep(self._estimates, self._squares).move_due()
+        self._estimates.set_stage(due, READY)
+        self._squares = None
 
     def _unscaling(self) -> float | None:
         """What gradients have to be multiplied with; None if a scaler found an overflow."""
@@ -352,6 +410,11 @@ class NormalizedStorm(Optimizer):
         return 1.0 if scale is None else 1 / float(scale)
 
     # Groups, state, checkpoints.
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """Whether a GradScaler tells of an overflow, instead of leaving the step out: between two points it must."""
+        return self._under_way is not None or self.two_points
 
     @property
     def two_points(self) -> bool:
@@ -368,6 +431,8 @@ class NormalizedStorm(Optimizer):
         if len(kinds) > 1:
             raise ValueError(f"{WHO}: difference must be the same in all groups; got {', '.join(sorted(kinds))}")
         for group in self.param_groups:
+            if group.get("momentum") is not None:  # a scheduler's word for it
+                group["beta"] = group["momentum"]
             check_group(group)
         self._estimates.create()
 
@@ -383,7 +448,6 @@ class NormalizedStorm(Optimizer):
         if self._under_way is not None and self._under_way.scaled and self._under_way.passes.inside in ("new", "rest"):
             raise RuntimeError(f"{WHO}: zero_grad must not be called at the new point of a scaled step")
         super().zero_grad(set_to_none)
-        self._zeroed = True
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         self._refuse_inside("add_param_group")
@@ -397,11 +461,11 @@ class NormalizedStorm(Optimizer):
 
     def __getstate__(self) -> dict[str, Any]:
         self._refuse_inside("pickle or copy")
-        return {**super().__getstate__(), "memory": self.memory, "fused": self.fused, "module": self.module}
+        return {**super().__getstate__(), **{name: getattr(self, name) for name in (*WIDE, "skipped", "last_norms")}}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)
-        self._under_way, self._squares, self._zeroed = None, None, False
+        self._under_way, self._squares = None, None
 
     def state_dict(self) -> dict[str, Any]:
         self._refuse_inside("state_dict")

@@ -17,7 +17,7 @@ WHO = "NormalizedStorm"
 DIFFERENCES = ("exact", "hvp", "stale")
 STARTS = ("first", "zero")
 MEMORIES = ("fast", "lean")
-WIDE = ("memory", "fused", "module")  # options of the optimizer, not of a group
+WIDE = ("memory", "fused", "module", "norms", "skip_nonfinite")  # options of the optimizer, not of a group
 
 
 def as_number(value: Any) -> float:
@@ -42,7 +42,6 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
     "weight_decay": (_finite(0), "a number >= 0"),
     "scale": (_finite(0, strict=True), "a number > 0"),
     "beta2": (lambda value: 0 <= as_number(value) < 1, "a number in [0, 1)"),
-    "blocks": (lambda value: value is None or (integer(value) or 0) >= 1, "None or an integer >= 1"),
     "geometry": (lambda value: value in GEOMETRIES, f"one of {', '.join(GEOMETRIES)}"),
     "difference": (lambda value: value in DIFFERENCES, f"one of {', '.join(DIFFERENCES)}"),
     "start": (lambda value: value in STARTS, f"one of {', '.join(STARTS)}"),
@@ -53,9 +52,13 @@ ALLOWED: dict[str, tuple[Callable[[Any], bool], str]] = {
         lambda value: value is None or (isinstance(value, torch.dtype) and value.is_floating_point),
         "None or a floating-point torch.dtype",
     ),
+    "blocks": (lambda value: (integer(value) or 0) >= 1, "an integer >= 1"),
+    "transposed": (lambda value: isinstance(value, bool), "True or False"),
     "memory": (lambda value: value in MEMORIES, f"one of {', '.join(MEMORIES)}"),
     "fused": (lambda value: value is None or isinstance(value, bool), "None, True or False"),
     "module": (lambda value: value is None or isinstance(value, torch.nn.Module), "None or a torch.nn.Module"),
+    "norms": (lambda value: isinstance(value, bool), "True or False"),
+    "skip_nonfinite": (lambda value: isinstance(value, bool), "True or False"),
     "backwards": (lambda value: (integer(value) or 0) >= 1, "an integer >= 1"),
     "share": (lambda value: 0 < as_number(value) <= 1, "a number in (0, 1]"),
 }
@@ -85,8 +88,21 @@ def check_group(group: dict[str, Any]) -> None:
                 f"{WHO}: geometry must not be {group['geometry']!r} for a tensor with fewer than two axes, which is no "
                 f"matrix; got one of shape {tuple(p.shape)}"
             )
-        if group["geometry"] == "spectral" and group["blocks"] and p.shape[0] % group["blocks"]:
+    _check_blocks(group)
+
+
+def _check_blocks(group: dict[str, Any]) -> None:
+    """Whether tensors can hold so many matrices."""
+    blocks, transposed = group["blocks"], group["transposed"]
+    if (blocks > 1 or transposed) and group["geometry"] != "spectral":
+        raise ValueError(
+            f"{WHO}: blocks and transposed must be 1 and False unless the geometry is spectral; got blocks={blocks}, "
+            f"transposed={transposed} and {group['geometry']!r}"
+        )
+    for p in group["params"]:
+        outputs = p.shape[1 if transposed and (p.ndim < 3 or p.shape[0] != blocks) else 0] if p.ndim > 1 else 1
+        if outputs % blocks:
             raise ValueError(
-                f"{WHO}: blocks must divide the first axis of a tensor; got blocks={group['blocks']} and one of shape "
+                f"{WHO}: blocks must divide the axis of outputs; got blocks={blocks} and a tensor of shape "
                 f"{tuple(p.shape)}"
             )

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .estimates import DUE, NONE, READY, Estimates, Squares, drop_gradients, gradients, mixed, with_gradient
+from .guards import INSIDE, finite, others_kept
 from .hooks import Folding
+from .norms import Norms
 from .passes import Passes, pass_weight
 from .replay import RandomState, frozen_statistics
 from .sharding import local, spread
@@ -30,13 +33,23 @@ class TwoPointStep:
     """`passing` old, new and rest; then `finish`, or `abandon`. Both return the squares that the next step may use.
 
     scaled   gradients carry a GradScaler's factor; nothing is folded before the end
+    skip     a pass whose gradients are not finite makes the rest of the step do nothing (`skipped`)
+    norms    where squares of the gradients at the new point are added up, or None
     paired   False: the pass at the old point is left out, and the caller brings the difference with `add`
     """
 
     def __init__(
-        self, estimates: Estimates, squares: Squares | None, *, scaled: bool = False, paired: bool = True
+        self,
+        estimates: Estimates,
+        squares: Squares | None,
+        *,
+        scaled: bool = False,
+        paired: bool = True,
+        skip: bool = False,
+        norms: Norms | None = None,
     ) -> None:
         self.estimates, self.scaled = estimates, scaled
+        self.skip, self.skipped, self.norms = skip, False, norms
         self.group_of: dict[Tensor, Group] = {p: group for group in estimates.groups for p in group["params"]}
         self.passes = Passes()
         self._squares = squares
@@ -86,13 +99,18 @@ class TwoPointStep:
     # Passes.
 
     @contextmanager
-    def passing(self, kind: str, share: float, folding: Folding, module: nn.Module | None) -> Iterator[None]:
+    def passing(
+        self, kind: str, share: float, folding: Folding, module: nn.Module | None, generators: Sequence[Any] = ()
+    ) -> Iterator[None]:
         """Backward is called inside; `folding` gives gradients away while it goes on, if memory is lean."""
         with torch.no_grad():
-            self.enter(kind, share)
+            self.enter(kind, share, generators)
         with ExitStack() as stack:
-            if kind == "old":
+            stack.enter_context(self.inside())
+            if not self.counts(kind):
                 stack.enter_context(frozen_statistics(module))
+            if kind == "old":
+                stack.enter_context(others_kept(set(self.group_of), module))
             if not self.scaled and (kind != "old" or self._corrected):
                 stack.enter_context(folding(partial(self._fold, kind=kind)))
             stack.enter_context(torch.enable_grad())
@@ -100,11 +118,24 @@ class TwoPointStep:
         with torch.no_grad():
             self.leave(kind)
 
-    def enter(self, kind: str, share: float) -> None:
+    def counts(self, kind: str) -> bool:
+        """Whether running statistics count the pass: a batch counts once, by the larger of its parts."""
+        part = self.passes.part(kind)
+        return kind != "old" and (part > 0.5 or (part == 0.5 and kind == "new"))
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        INSIDE.append(set(self.group_of))
+        try:
+            yield
+        finally:
+            INSIDE.pop()
+
+    def enter(self, kind: str, share: float, generators: Sequence[Any] = ()) -> None:
         self.passes.enter(kind, share)
         drop_gradients(self.group_of)
         if kind == "old":
-            self._random = RandomState(self.group_of)
+            self._random = RandomState(self.group_of, generators)
         if kind == "new":
             torch.clear_autocast_cache()  # it would hold the weights of the old point
             if self._random is not None:
@@ -125,6 +156,11 @@ class TwoPointStep:
     def leave(self, kind: str) -> None:
         """A pass ended well."""
         self.passes.leave(kind)
+        if self.skip and not self.scaled:
+            self.skipped = self.skipped or not finite([p.grad for p in self.group_of if p.grad is not None])
+        if self.skipped:
+            drop_gradients(self.group_of)
+            return
         if self.scaled:
             wanted = kind == "new" or self._corrected
             self._kept = {p: g for p in self.group_of if (g := p.grad) is not None and wanted}
@@ -144,6 +180,8 @@ class TwoPointStep:
             leaving = [p for p in params if p in self._due]
             params = [p for p in params if p not in self._due]
             self._move_and_fold(leaving)
+        if kind == "new" and self.norms is not None:
+            self.norms.add(params)
         sums = []
         for some, keep, take in self._alike(params, kind):
             sums.append(self.estimates.fold(some, keep, take))

@@ -140,4 +140,5 @@ class Update:
             shards = [local(one) for one in n]
             return shards if group["geometry"] == "euclidean" else adam(shards, self.seconds(params, "square"))
         neurons = Neurons(self.seconds(params, "neurons"), float(group["beta2"])) if by_neurons(group) else None
-        return directions(group["geometry"], n, group["spectral_dtype"], group["blocks"], neurons)
+        stack = group["blocks"], group["transposed"]
+        return directions(group["geometry"], n, group["spectral_dtype"], *stack, neurons)

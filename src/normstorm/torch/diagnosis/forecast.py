@@ -54,10 +54,13 @@ def two_point_error(beta: float, noise: float, curvature_noise: float, share: fl
     return math.hypot((1 - beta) * noise, beta * math.sqrt(share) * curvature_noise) / math.sqrt(1 - beta**2)
 
 
-def forecast(K: int, noise: float, drift: float, exponent: float, curvature_noise: float) -> Forecast:
-    """The k with the best ratio, and for each method the beta with the smallest error."""
+def forecast(
+    K: int, noise: float, drift: float, exponent: float, curvature_noise: float, k: int | None = None
+) -> Forecast:
+    """The k with the best ratio, unless it is given, and for each method the beta with the smallest error."""
     candidates = []
-    for k in sorted({K, *(2**i for i in range(K.bit_length()) if 2**i <= K)}):
+    sizes = sorted({K, *(2**i for i in range(K.bit_length()) if 2**i <= K)}) if k is None else [k]
+    for k in sizes:
         share = K / (K + k)
         one = min((momentum_error(beta, noise, drift, exponent, share), beta) for beta in BETAS)
         two = min((two_point_error(beta, noise, curvature_noise, K / k), beta) for beta in BETAS)

@@ -2,38 +2,40 @@
 
 from __future__ import annotations
 
-import random
+import math
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..batches import described, size_of
-from ..replay import RandomState
+from ..replay import RandomState, seed_all
 
 Gradient = list[Tensor]
 
 
 @contextmanager
-def restore_after(model: nn.Module) -> Iterator[None]:
-    """Inside, the model's tensors are copies. Afterwards everything is as before, random numbers included."""
+def restore_after(model: nn.Module) -> Iterator[Gradient]:
+    """Inside, the model's tensors are copies. Afterwards everything is as before, random numbers included.
+
+    Yields the originals of the parameters that learn, for a return to the start.
+    """
     tensors: list[Tensor] = list(model.parameters())
     homes = [(m, name, b) for m in model.modules() for name, b in m._buffers.items() if b is not None]
     tensors += list({id(b): b for _, _, b in homes}.values())
     originals = [t.data for t in tensors]
     grads = [(p, p.grad, p.requires_grad) for p in model.parameters()]
     modes = [(m, m.training) for m in model.modules()]
-    states = RandomState(tensors), random.getstate(), np.random.get_state()
+    states = RandomState(tensors)
     try:
         for t in tensors:
             t.data = t.data.clone()
         for p, _, _ in grads:
             p.grad = None
-        yield
+        yield [t for t, (_, _, learns) in zip(originals, grads, strict=False) if learns]
     finally:
         for t, original in zip(tensors, originals, strict=True):
             t.data = original
@@ -44,9 +46,7 @@ def restore_after(model: nn.Module) -> Iterator[None]:
             m.training = training
         for m, name, b in homes:
             m._buffers[name] = b
-        states[0].restore()
-        random.setstate(states[1])
-        np.random.set_state(states[2])
+        states.restore()
 
 
 class Batches:
@@ -86,7 +86,7 @@ class GradientOracle:
         if not self.params:
             raise ValueError(f"{who}: model must have a parameter that requires a gradient; got none")
         self.batches = Batches(who, data)
-        self.passes, self.seconds = 0, 0.0
+        self.passes, self.losses, self.seconds = 0, 0, 0.0
 
     def point(self) -> Gradient:
         return [p.detach().clone() for p in self.params]
@@ -109,10 +109,22 @@ class GradientOracle:
             )
         return found
 
+    def loss_on(self, batch: Any, seed: int) -> float:
+        """Without a gradient; `seed` as below."""
+        before = RandomState(self.params)
+        seed_all(seed)
+        with torch.no_grad():
+            found = float(self.loss(*batch) if isinstance(batch, tuple | list) else self.loss(batch))
+        before.restore()
+        self.losses += 1
+        if not math.isfinite(found):
+            raise ValueError(f"{self.who}: loss must be finite along the probe; got {found}")
+        return found
+
     def gradient(self, batch: Any, seed: int) -> Gradient:
         """On one batch, here; `seed` decides dropout and the like, and leaves no trace."""
         start, before = time.perf_counter(), RandomState(self.params)
-        torch.manual_seed(seed)
+        seed_all(seed)
         found = torch.autograd.grad(self.value(batch).reshape(()), self.params, allow_unused=True)
         before.restore()
         grads = [torch.zeros_like(p) if g is None else g for g, p in zip(found, self.params, strict=True)]

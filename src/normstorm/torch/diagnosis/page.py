@@ -7,13 +7,13 @@ from typing import Any
 from normstorm._shared import files
 from normstorm.report import html
 
-from .diagnosis import CLOSE, GAIN, NOT, PAYS, RATIO, Diagnosis
+from .diagnosis import GAIN, MEMORIES, NOT, PAYS, RATIO, Diagnosis
 
 ANSWERS = {
     PAYS: "The two-point term can pay here",
-    CLOSE: "Too close to call",
     NOT: "The two-point term does not pay here",
 }
+FAR = "While there is still a way to go, steps count more than accuracy: ask again when the loss falls more slowly."
 ROUGH = 0.3  # a difference with more rounding than this deserves another way to compute it
 
 
@@ -41,22 +41,28 @@ def _why(found: Diagnosis) -> str:
             f"{errors}{spread}. The samples disagree about the difference (curvature noise "
             f"{found.curvature_noise:.3g}) too much for what the drift costs momentum ({found.drift:.3g} a step)."
         )
+    raced = (
+        f"In a race over the same gradients from the same start momentum ({found.momentum_way}, beta = "
+        f"{found.momentum_beta:g}) ended at {found.race_loss:.4g}, two points (beta = {found.two_point_beta:g}) "
+        f"{abs(found.lead):.2g} {'lower' if found.lead > 0 else 'higher'} (standard error {found.lead_error:.1g})"
+    )
     if found.reason == "race":
-        return (
-            f"{errors}, but there is still a way to go, and steps count more than accuracy: with the same gradients "
-            f"momentum made twice as many steps and ended {-found.lead:.3g} lower (standard error "
-            f"{found.lead_error:.2g}). Ask again when the loss falls more slowly."
-        )
+        return f"{raced}. {errors}{spread}. {'' if found.lead > 0 else FAR}".strip()
     if found.reason == "signal":
         return (
-            f"{errors}, but the gradient is long ({found.gradient:.3g}) against both: the better estimate makes only "
-            f"{found.gain:.2f} times the progress of a step, and {GAIN:g} is asked."
+            f"{raced}: no difference that counts. {errors}, but the gradient is long ({found.gradient:.3g}) against "
+            f"both: the better estimate makes only {found.gain:.2f} times the progress of a step; {GAIN:g} is asked."
         )
     if found.reason == "close":
-        return f"{errors}{spread}; at most {RATIO:g} is asked, because the forecast is not better than that."
+        return f"{raced}: no difference that counts. {errors}{spread}; at most {RATIO:g} is asked."
+    if found.reason == "horizon":
+        return (
+            f"{raced}: no difference that counts. {errors}{spread}, but that takes beta = {found.forecast.beta:g}, and "
+            f"{found.horizon:,} steps are fewer than {MEMORIES} of its memories: ask again with a longer horizon."
+        )
     return (
         f"{errors}{spread}; the iterates do not bounce (cosine {found.bounce:.2f}), and noise, not the length of the "
-        f"step, limits momentum."
+        f"step, limits momentum. {raced}, which does not speak against it."
     )
 
 
@@ -84,8 +90,8 @@ def _notes(found: Diagnosis) -> list[str]:
             'float32 without autocast or TF32, or take difference="hvp", which does not cancel.'
         )
     notes.append(
-        f"This is about the next stretch from this point, seen along {found.steps} steps with {found.measurements} "
-        "measurements; it is a forecast, not a guarantee."
+        f"This is about the next {found.horizon:,} steps from this point, seen along {found.steps} with "
+        f"{found.measurements} measurements; it is a forecast, not a guarantee."
     )
     return notes
 
@@ -106,7 +112,7 @@ def rows(found: Diagnosis) -> list[tuple[str, str, str]]:
         ("change", f"{found.change:.3g}", "difference at two points over gradient, on one batch"),
         ("rounding", lost, "relative error of that difference"),
         ("error ratio", spread, "two points over momentum at equal cost"),
-        ("lead", f"{found.lead:.2g} ± {found.lead_error:.1g}", "of two points in a race over the same gradients"),
+        ("lead", f"{found.lead:.2g} ± {found.lead_error:.1g}", "of two points at the horizon, over the same gradients"),
         ("gain", f"{found.gain:.3g}", "progress of a step, two points over momentum"),
     ]
 
@@ -147,7 +153,7 @@ def page(found: Diagnosis) -> str:
         ("geometry", found.geometry),
         ("samples in a batch", f"{found.batch:,}"),
         ("parameters", f"{found.parameters:,}"),
-        ("steps, measurements", f"{found.steps:,}, {found.measurements:,}"),
+        ("horizon, steps, measurements", f"{found.horizon:,}, {found.steps:,}, {found.measurements:,}"),
     ]
     return html.render(
         "diagnosis.html",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .oracle import Gradient, GradientOracle, inner, minus
+from .oracle import Gradient, GradientOracle
+from .sketch import Sketch
 
 
 @dataclass(frozen=True)
@@ -26,41 +26,48 @@ class Products:
     cross: np.ndarray
 
 
-def look(oracle: GradientOracle, points: Sequence[Gradient]) -> tuple[np.ndarray, np.ndarray]:
-    """Products of one measurement on two fresh batches, at x_{t-window}, x_{t-2}, x_{t-1}, x_t; the last is here."""
-    seeds = torch.randint(2**31, (2,)).tolist()
-    pair = []
-    for seed in seeds:
-        batch = oracle.batches()
-        found = []
-        for point in points:
-            oracle.move(point)
-            found.append(oracle.gradient(batch, seed))
-        pair.append([found[3], minus(found[3], found[2]), minus(found[2], found[1]), minus(found[3], found[0])])
-    own = np.mean([_products(vectors, vectors) for vectors in pair], axis=0)
-    cross = _products(*pair)
-    return own, (cross + cross.T) / 2
+class Watch:
+    """Gradients of two fresh batches at x_{t-window}, x_{t-2}, x_{t-1} and x_t, taken as the walk comes by.
 
+    Called after every step. No point and no gradient is kept, only sketches; the first window is left to settle.
+    """
 
-def _products(a: list[Gradient], b: list[Gradient]) -> np.ndarray:
-    return np.array([[inner(x, y) for y in b] for x in a])
+    def __init__(self, oracle: GradientOracle, window: int, steps: int, seed: int) -> None:
+        self.oracle, self.window, self.steps = oracle, window, steps
+        self.sketch = Sketch(seed)
+        self.pair: list[tuple[Any, int]] = []
+        self.seen: list[list[Tensor]] = [[], []]
+        self.own: list[np.ndarray] = []
+        self.cross: list[np.ndarray] = []
 
+    def __call__(self, t: int) -> None:
+        if self.pair and -t % self.window < 3:
+            self._look()
+        if t % self.window == 0:
+            if self.pair:
+                self._multiply()
+            going_on = t + self.window <= self.steps
+            self.pair = [(self.oracle.batches(), int(torch.randint(2**31, ()))) for _ in range(2)] if going_on else []
+            self.seen = [[], []]
+            if going_on:
+                self._look()
 
-def walk(oracle: GradientOracle, step: Callable[[Any], Any], steps: int, window: int, rest: int = 0) -> Products:
-    """Take steps on fresh batches; after every `window` of them, measure.  `rest`: steps before the first window."""
-    long_ago = oracle.point()
-    trail = [long_ago] * 3
-    own, cross = [], []
-    for t in range(1, steps + 1):
-        step(oracle.batches())
-        trail = [oracle.point(), *trail[:2]]
-        if t % window == 0:
-            if t > rest:
-                found = look(oracle, (long_ago, *reversed(trail)))
-                own.append(found[0])
-                cross.append(found[1])
-            long_ago = trail[0]
-    return Products(np.array(own), np.array(cross))
+    def _look(self) -> None:
+        for seen, (batch, seed) in zip(self.seen, self.pair, strict=True):
+            seen.append(self.sketch(self.oracle.gradient(batch, seed)))
+
+    def _multiply(self) -> None:
+        pair = [torch.stack([now, now - last, last - before, now - past]) for past, before, last, now in self.seen]
+        cross = (pair[0] @ pair[1].T).cpu().numpy()
+        self.own.append(np.mean([(part @ part.T).cpu().numpy() for part in pair], axis=0))
+        self.cross.append((cross + cross.T) / 2)
+
+    def measured(self) -> Probe:
+        return from_products(np.mean(self.own, axis=0), np.mean(self.cross, axis=0), self.window)
+
+    @property
+    def products(self) -> Products:
+        return Products(np.array(self.own), np.array(self.cross))
 
 
 @dataclass(frozen=True)
@@ -98,50 +105,42 @@ def from_products(own: np.ndarray, cross: np.ndarray, window: int) -> Probe:
     )
 
 
-def lead(oracle: GradientOracle, mine: Gradient, other: Gradient, draws: int = 128) -> tuple[float, float]:
-    """Loss at `other` less loss at `mine`, mean over fresh batches, and its standard error."""
-    gaps = []
-    for _ in range(draws):
-        batch, seed, values = oracle.batches(), int(torch.randint(2**31, ())), []
-        for point in (mine, other):
-            oracle.move(point)
-            torch.manual_seed(seed)
-            values.append(float(oracle.value(batch).detach()))
-        gaps.append(values[1] - values[0])
-    return float(np.mean(gaps)), float(np.std(gaps, ddof=1) / draws**0.5)
-
-
-def rounding(oracle: GradientOracle, here: Gradient, before: Gradient) -> float | None:
-    """||D - D'|| / ||D'||: the difference of gradients as the user computes it, and in double precision.
+def rounding(oracle: GradientOracle, start: Gradient) -> float | None:
+    """||D - D'|| / ||D'||: the difference of gradients from here to the start as the user computes it, and in double
+    precision; the model is at the start afterwards.
 
     With dropout off: double precision draws other masks. None where the loss has no double precision or
     turns out to be another function there, and where the weights do not move.
     """
     oracle.model.eval()
-    batch, seed = oracle.batches(), 0
-    mine: list[Gradient] = []
-    for point in (before, here):
-        oracle.move(point)
-        mine.append([g.double() for g in oracle.gradient(batch, seed)])
+    batch, sketch, mine, exact = oracle.batches(), Sketch(0), [], []
+    for back in (False, True):
+        if back:
+            oracle.move(start)
+        mine.append(sketch(oracle.gradient(batch, 0)))
+        found = _in_double(oracle, batch, sketch)
+        if found is None:
+            return None
+        exact.append(found)
+    if float((mine[1] - exact[1]).square().sum()) > 0.01 * float(exact[1].square().sum()):
+        return None
+    D, E = mine[1] - mine[0], exact[1] - exact[0]
+    size = float(E.norm())
+    return float((D - E).norm()) / size if size > 0 else None
+
+
+def _in_double(oracle: GradientOracle, batch: Any, sketch: Sketch) -> Tensor | None:
     tensors = [*oracle.model.parameters(), *oracle.model.buffers()]
     kept = [t.data for t in tensors]
-    exact: list[Gradient] = []
     try:
         for t in tensors:
             t.data = _double(t.data)
-        for point in (before, here):
-            oracle.move(point)
-            exact.append(oracle.gradient(_double_batch(batch), seed))
+        return sketch(oracle.gradient(_double_batch(batch), 0))
     except (RuntimeError, TypeError, NotImplementedError):
         return None
     finally:
         for t, data in zip(tensors, kept, strict=True):
             t.data = data
-    if inner(minus(mine[1], exact[1]), minus(mine[1], exact[1])) > 0.01 * inner(exact[1], exact[1]):
-        return None
-    D, E = minus(mine[1], mine[0]), minus(exact[1], exact[0])
-    size, lost = inner(E, E), inner(minus(D, E), minus(D, E))
-    return float((lost / size) ** 0.5) if size > 0 else None
 
 
 def _double(t: Any) -> Any:
