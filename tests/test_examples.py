@@ -26,14 +26,25 @@ EXAMPLE = re.compile(
 )
 
 
+# Runs all pieces in one place, and shows what the last one prints.
+TOGETHER = """
+import contextlib, io, sys
+place = {"__name__": "__main__"}
+for i, piece in enumerate(sys.argv[1:], 1):
+    with contextlib.redirect_stdout(sys.stdout if i + 1 == len(sys.argv) else io.StringIO()):
+        exec(compile(piece, f"piece {i}", "exec"), place)
+"""
+
+
 def outputs(page: Path) -> list[tuple[str, Callable[[], str]]]:
     """For each example of a page: what is shown, and a way to find out what is printed."""
-    found, code = [], ""
+    found: list[tuple[str, Callable[[], str]]] = []
+    pieces: list[str] = []
     for example in EXAMPLE.finditer(page.read_text(encoding="utf-8")):
         words = ["-m", "normstorm", *(example["command"] or "").split()]
         if example["code"]:
-            code += example["code"]
-            words = ["-c", code]
+            pieces.append(example["code"])
+            words = ["-c", TOGETHER, *pieces]
         found.append((example["shown"], lambda words=words: output(words)))
     return found
 

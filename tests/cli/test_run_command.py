@@ -317,7 +317,7 @@ REFUSALS = [
     ("OWN:raises --target 1", "got TypeError at line "),
     ("quadratic", "exactly one of target, budget must be given; got neither"),
     ("quadratic --target 1 --budget 9 --method plan", "exactly one of target, budget must be given; got target=1.0, "),
-    ("quadratic --target 1 --budget 9", "budget must be an integer >= 28; got budget=9"),
+    ("quadratic --target 1 --budget 9", "budget must be an integer >= 16; got budget=9"),
     ("quadratic --target 1 --method best", "method must be one of race, plan; got method='best'"),
     ("quadratic --target 1 --method plan --algorithm sgd", "algorithm must be None unless method is 'race'"),
     (

@@ -142,7 +142,19 @@ def main(folder: str) -> None:
     whole()
     print(LAST, flush=True)
     os.chdir(folder)
-    sys.argv = ["normstorm", "run", f"{__file__}:problem", "--target", "2", "--samples", "64", "--seeds", "2"]
+    sys.argv = [
+        "normstorm",
+        "run",
+        f"{__file__}:problem",
+        "--target",
+        "2",
+        "--method",
+        "plan",
+        "--samples",
+        "64",
+        "--seeds",
+        "2",
+    ]
     process()
 
 

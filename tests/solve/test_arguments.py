@@ -38,6 +38,7 @@ ONE_OF |= {"certify": ("samples", "precision", "target")}
 VALUES: dict[str, dict[str, tuple[Any, Any]]] = {
     "minimize": {
         "problem": (MINE, OTHER),
+        "data": (None, own.START - 0.2),  # after a problem it is x0
         "x0": (None, own.START - 0.1),
         "target": (2.0, 2.1),
         "budget": (200, 300),

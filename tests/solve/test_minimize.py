@@ -279,7 +279,7 @@ inner = outer(0.5)
 
 def loss(x, row):
     assert "a" in {"a", "b", "c", "d"} and TABLE and KINDS
-    moved = setting.apply(inner(x)) - row
+    moved = setting.apply(inner.__wrapped__(x)) - row
     return jnp.sum(helper(bend(moved) * SCALE)) + sum((lambda v: v * 0.25)(v) for v in moved)
 
 problem = from_loss(functools.partial(loss), np.eye(3), start=np.zeros(3))
@@ -429,7 +429,9 @@ def test_refusals(options: dict[str, object], sentence: str) -> None:
 
 
 def test_the_name_of_a_problem_is_none() -> None:
-    with pytest.raises(ValueError, match=r"^minimize: problem must be an object with .*; got an object of type str$"):
+    with pytest.raises(
+        ValueError, match=r"^minimize: problem must be a problem, or a loss before data and x0; got a str$"
+    ):
         minimize("dro-regression", target=1.0)
 
 
