@@ -14,7 +14,7 @@ import pytest
 from normstorm import Constants, Result, minimize
 from normstorm.algorithms.kalman import kalman_storm
 from normstorm.problems.user import from_loss
-from normstorm.solve.certify import best_bound, race_test
+from normstorm.solve.certify import best_bound, certify, race_test
 from normstorm.solve.fast_arm import MOST_TESTS, Allowance, run_fast_arm
 from normstorm.solve.promise import CANDIDATES, Promise, descend, keep, promise_of, share_of_test
 from normstorm.solve.race import allowance_of, exact_norms, nothing_promised
@@ -223,3 +223,28 @@ def test_allowances() -> None:
     assert allowance_of(400, None, 500, 0.1, None, 1.0, 12) == Allowance(None, 0.1, 250, 250)
     assert sum(allowance_of(None, 1.0, None, 0.1, None, 1.0, 12)[2:]) == 10**6
     assert math.isclose(sum(allowance_of(10**6, 1.0, None, 0.1, None, 1.0, 12)[2:]), 10**8)
+
+
+def test_a_run_that_leaves_the_finite_numbers_returns_its_start() -> None:
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    problem = from_loss(lambda x, a: -jnp.dot(a, x) ** 2 * (1 + jnp.dot(a, x) ** 2), rows, np.ones(2), name="falls")
+    found = minimize(problem, target=1e-2, progress=False)
+    z = rows @ np.ones(2)
+    exact = np.linalg.norm(rows.T @ (-2 * z - 4 * z**3) / 50)
+    assert np.array_equal(found.x, np.ones(2)) and found.value.value == pytest.approx(np.mean(-(z**2) * (1 + z**2)))
+    assert found.certificate.sense == "exact" and found.certificate.upper_bound == pytest.approx(exact)
+    assert not found.certificate.certified and "the start" in found.reason and "not reached: 0.01" in str(found)
+    assert found.race.cost == found.race.search + found.race.testing and found.race.testing == 50
+
+
+def test_nothing_is_certified_where_x_is_not_finite() -> None:
+    problem = from_loss(lambda x, a: jnp.sum(jnp.arctan(x - a)), np.ones((5, 2)), np.zeros(2))
+    found = certify(problem, np.full(2, math.inf), exact=True)
+    assert found.upper_bound == math.inf and not found.certified and "not finite" in found.guarantee
+    assert certify(problem, np.full(2, 1e3), exact=True).certified
+
+
+def test_a_finite_sum_without_constants_is_certified_by_its_rows() -> None:
+    problem = from_loss(lambda x, a: 0 * jnp.sum(x * a), np.ones((300, 2)), np.ones(2))
+    found = race_test(problem, np.ones(2), 0.1, 0.01, 1000, (0.0, 0.0), 0, 1)
+    assert found.sense == "exact" and found.samples == 300 and found.upper_bound == 0

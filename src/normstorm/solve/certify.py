@@ -90,6 +90,8 @@ class PointCertificate:
         return self.guarantee
 
     def _nothing(self) -> str:
+        if self.lost_digits and math.isinf(self.rounding):
+            return "Nothing is known of ||grad F(x)|| at the returned point: x, or a gradient next to it, is not finite."
         if self.lost_digits:
             return (
                 "No bound of ||grad F(x)|| at the returned point can be trusted: another rounding of x changes a "
@@ -209,14 +211,15 @@ def race_test(
     """What a race asks: whether its point number `part` can be certified at the target, within the budget.
 
     `seen` is what the run says of the gradient there, its norm and the variance of a sample, if it does. All rows are
-    passed over where that is expected to be shorter; else a fixed number of samples is drawn where few will do, and
-    blocks of them where not, until it passes or it cannot.
+    passed over where that is expected to be shorter, or where no bound of the noise is known, so that samples would
+    prove nothing; else a fixed number of samples is drawn where few will do, and blocks of them where not, until it
+    passes or it cannot.
     """
     source, whole = Gradients(problem, x, seed, RACING, part), whole_size(problem)
     whole = whole if whole is not None and whole <= budget else None
-    if whole is not None and seen is None:
-        return _labelled(_exact(source), 1.0, target)
     known, looked = noise_of(source), 0
+    if whole is not None and (seen is None or known is None):
+        return _labelled(_exact(source), 1.0, target)
     if known is None or seen is None:
         if budget < 2 * PILOT:
             return _labelled(PointCertificate(math.inf, 1.0, 0, math.nan, "almost-sure", "none"), 1 - delta, target)
@@ -359,7 +362,7 @@ def _exact(source: Gradients) -> PointCertificate:
 def _rounded(bound: float, change: float, samples: int, mean_norm: float, sense: str, method: str) -> PointCertificate:
     """The bound with what other roundings of x change; none where they show that nothing is known of the gradient."""
     known = math.isfinite(bound)
-    lost = known and change > TRUSTED * bound
+    lost = math.isinf(change) or (known and change > TRUSTED * bound)
     trusted = bound + change if known and not lost else math.inf
     return PointCertificate(trusted, 1.0, samples, mean_norm, sense, method, rounding=change, lost_digits=lost)
 

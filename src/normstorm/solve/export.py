@@ -43,6 +43,8 @@ def result_rows(result: Result) -> list[tuple[str, str]]:
     """What a reader wants first."""
     found = [("x", shown_numbers(result.x)), ("F(x)", "unknown" if result.value is None else str(result.value))]
     found += [("certificate", result.certificate.guarantee), ("sample gradients", f"{result.sample_gradients:,}")]
+    if not result.certificate.certified and result.certificate.target is not None:
+        found.insert(3, ("target", f"not reached: {result.certificate.target:.4g} was asked for; {result.reason}"))
     return [*found, ("warning", result.void)] if result.void else found
 
 

@@ -42,8 +42,8 @@ from normstorm.engine.run import LONGEST
 from normstorm.engine.stages import Stages
 from normstorm.problems.protocol import Problem
 
-from .certify import PointCertificate, best_bound, race_test
-from .fresh import signed_seed, whole_size
+from .certify import PointCertificate, best_bound, certify, race_test
+from .fresh import is_finite, signed_seed, whole_size
 
 Tree = Any
 Path = str | os.PathLike[str]
@@ -88,12 +88,14 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class FastArm:
-    """How it went: every seed's certificate and point, what it cost, and the trace of the search."""
+    """How it went: every seed's certificate and point, what it cost, and the trace of the search; `lost` are those whose
+    point was not finite, and is the start."""
 
     standing: Standing
     certificates: tuple[PointCertificate | None, ...]
     trace: Trace
     algorithm: str
+    lost: np.ndarray
 
     def point(self, seed: int) -> Tree:
         return jax.tree.map(lambda leaf: leaf[seed], self.standing.x)
@@ -170,7 +172,7 @@ class _Arm:
         fingerprint: str,
     ) -> None:
         self.problem, self.algorithm, self.limits, self.whole = problem, algorithm, limits, whole_size(problem)
-        self.filtered = isinstance(algorithm.estimator, Filtered)
+        self.filtered, self.x1 = isinstance(algorithm.estimator, Filtered), x1
         self.size = getattr(problem, "size", None)
         # A filter's steps may cost less than they can: its looks are cut by what was really spent.
         steps = limits.search if self.filtered else algorithm.steps(limits.search, self.size)
@@ -323,10 +325,13 @@ class _Arm:
         return cost + int(self.standing.spent[0]), self.limits.search + self.limits.tests, ", ".join(words)
 
     def result(self) -> FastArm:
-        """Points of seeds that were never tested are where they stand."""
+        """Points of seeds that were never tested are where they stand, or the start if that is not finite."""
         stages, standing = self.stages, self.standing
         untested = standing.tests == 0
         x = jax.tree.map(lambda kept, now: _where(untested, now, kept), standing.x, stages.point)
+        lost = np.array([not is_finite(jax.tree.map(lambda leaf, i=i: leaf[i], x)) for i in range(len(untested))])
+        x = jax.tree.map(lambda now, start: _where(lost, np.asarray(start, now.dtype)[None], now), x, self.x1)
+        standing = self._starts_known(np.flatnonzero(lost), standing)
         trace, ended = stages.result(), standing.ended
         late = trace.record_steps[None] > ended[:, None]
         names = "grad_norm", "running_mean", "value", "error"
@@ -336,7 +341,18 @@ class _Arm:
             ("mean_grad_norm", "mean_by_cost", "mean_estimate_norm", "min_grad_norm"), unknown
         )
         trace = replace(trace, stopped_at=ended.astype(np.int32), cost=standing.search, last=x, **shown, **means)
-        return FastArm(standing._replace(x=x), tuple(self.certificates), trace, self.algorithm.name)
+        return FastArm(standing._replace(x=x), tuple(self.certificates), trace, self.algorithm.name, lost)
+
+
+    def _starts_known(self, lost: np.ndarray, standing: Standing) -> Standing:
+        """Of those that return the start: what a pass over all rows says of it, if it can be paid; else nothing."""
+        tests, spent = standing.tests.copy(), standing.spent.copy()
+        for i in lost:
+            self.certificates[i] = None
+            if self.whole is not None and self.whole <= self.limits.tests - spent[i]:
+                self.certificates[i] = certify(self.problem, self.x1, target=self.limits.target, exact=True)
+                tests[i], spent[i] = tests[i] + 1, spent[i] + self.whole
+        return standing._replace(tests=tests, spent=spent)
 
 
 def _where(which: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:

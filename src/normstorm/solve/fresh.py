@@ -65,8 +65,11 @@ class Gradients:
     def change(self) -> float:
         """How much a sample gradient differs, at most, between x and two other roundings of it, over a few samples.
 
-        Where x has lost its digits to its size, no arithmetic can say what the gradient at x is.
+        Where x has lost its digits to its size, no arithmetic can say what the gradient at x is; nor where x is not
+        finite, though a problem may answer with finite gradients there.
         """
+        if not is_finite(self.x):
+            return np.inf
         signs = np.random.default_rng(0)
         with jax.enable_x64(True):
             key = jax.random.fold_in(jax.random.key(self.seed), self.stream)
@@ -83,6 +86,11 @@ class Gradients:
         known = not jax.tree_util.all_leaves([self.problem])
         both = [partial(f, self.problem, **options) for f in (plain, compiled)]
         return np.asarray(ask(both[0], both[1] if known else None, *arguments))
+
+
+def is_finite(x: Tree) -> bool:
+    """Whether every number of x is."""
+    return all(bool(np.isfinite(np.asarray(leaf)).all()) for leaf in jax.tree.leaves(x))
 
 
 def signed_seed(seed: int) -> int:

@@ -42,6 +42,7 @@ from .watch import run_check
 
 Tree = Any
 UNKNOWN, PASSES = 10**6, 100  # sample gradients without constants, or so many passes over the data if they are more
+THE_START = "the start, as the run has left the finite numbers"
 NOTHING_ALONG = "a race certifies its point, not the way to it"
 NOBODY = PointCertificate(np.inf, 1.0, 0, np.nan, "almost-sure", "none")
 
@@ -81,7 +82,9 @@ def run_race(
             found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
             kept = dict(zip(lost, found, strict=True)) if found else {}
     contradictions = run_check(problem, fast.trace, constants)
-    return replace(_result(problem, promise, plan, fast, kept, arm, len(todo)), contradictions=contradictions)
+    found = _result(problem, promise, plan, fast, kept, arm, len(todo))
+    certificate = replace(found.certificate, target=target)
+    return replace(found, certificate=certificate, contradictions=contradictions)
 
 
 def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:
@@ -169,7 +172,8 @@ def _result(
         np.inf, (np.inf,) * seeds, certificate.confidence, "nothing", "of no weight", steps, NOTHING_ALONG
     )
     seen: dict[str, Any] = {"stop": "race", "value": value_at(problem, x), "method": "race", "race": race}
-    return Result(x, race.reason(steps), plan, sentence, none, certificate, None, fast.trace, race.cost, **seen)
+    reason = THE_START if fast.lost[0] and 0 not in kept else race.reason(steps)
+    return Result(x, reason, plan, sentence, none, certificate, None, fast.trace, race.cost, **seen)
 
 
 def _ended(fast: FastArm, kept: Kept | None, promise: Promise | None, i: int) -> tuple[Tree, Any, Race]:
