@@ -162,6 +162,8 @@ def test_a_run_of_a_stream_is_watched() -> None:
     fine = check_run(stream, trace, claim(sigma0=3**0.5 / 2))
     assert fine.found == 0 and fine.checked > 100 and fine.sample_gradients <= 0.02 * trace.cost[0]
     assert check_run(stream, trace, claim(sigma0=0.3)).noise > 0
+    trace.cost = np.array([600])  # of a race
+    assert check_run(stream, trace, claim(sigma0=0.3)).noise > 0
 
 
 @pytest.mark.study

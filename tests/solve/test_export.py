@@ -75,3 +75,9 @@ def test_a_table_needs_pandas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pandas", None)
     with pytest.raises(ModuleNotFoundError, match="to_dataframe: pandas must be installed"):
         FOUND.to_dataframe()
+
+
+@pytest.mark.parametrize("file", [3, None])
+def test_what_is_no_path_is_refused(file: Any) -> None:
+    with pytest.raises(ValueError, match="save: file must be a path that ends in"):
+        FOUND.save(file)

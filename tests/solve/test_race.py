@@ -227,7 +227,7 @@ def test_allowances() -> None:
 
 def test_a_run_that_leaves_the_finite_numbers_returns_its_start() -> None:
     rows = np.random.default_rng(0).normal(size=(50, 2))
-    problem = from_loss(lambda x, a: -jnp.dot(a, x) ** 2 * (1 + jnp.dot(a, x) ** 2), rows, np.ones(2), name="falls")
+    problem = from_loss(lambda x, a: -(jnp.dot(a, x) ** 2) * (1 + jnp.dot(a, x) ** 2), rows, np.ones(2), name="falls")
     found = minimize(problem, target=1e-2, progress=False)
     z = rows @ np.ones(2)
     exact = np.linalg.norm(rows.T @ (-2 * z - 4 * z**3) / 50)
@@ -248,3 +248,9 @@ def test_a_finite_sum_without_constants_is_certified_by_its_rows() -> None:
     problem = from_loss(lambda x, a: 0 * jnp.sum(x * a), np.ones((300, 2)), np.ones(2))
     found = race_test(problem, np.ones(2), 0.1, 0.01, 1000, (0.0, 0.0), 0, 1)
     assert found.sense == "exact" and found.samples == 300 and found.upper_bound == 0
+
+
+@pytest.mark.parametrize("target", [1e300, 1e-320])
+def test_targets_whose_square_is_no_number_are_refused(target: float) -> None:
+    with pytest.raises(ValueError, match=r"minimize: target must lie in \[1e-100, 1e\+100\]; got"):
+        minimize(STREAM, target=target, progress=False)

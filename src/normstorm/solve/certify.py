@@ -91,7 +91,7 @@ class PointCertificate:
 
     def _nothing(self) -> str:
         if self.lost_digits and math.isinf(self.rounding):
-            return "Nothing is known of ||grad F(x)|| at the returned point: x, or a gradient next to it, is not finite."
+            return "Nothing is known of ||grad F(x)|| at this point: x, or a gradient next to it, is not finite."
         if self.lost_digits:
             return (
                 "No bound of ||grad F(x)|| at the returned point can be trusted: another rounding of x changes a "

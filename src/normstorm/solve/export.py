@@ -82,6 +82,8 @@ def as_json(result: Result) -> str:
 
 def save_result(result: Result, file: str | os.PathLike[str]) -> None:
     """x as .csv, or x with its certificate as .json; whole or not at all."""
+    if not isinstance(file, str | os.PathLike):
+        raise ValueError(f"save: file must be a path that ends in .csv or .json; got file={file!r}")
     path = checked("save: file", file, (".csv", ".json"))
     writable("save: file", path)
     write_atomically(path, as_csv(result.x) if path.suffix.lower() == ".csv" else as_json(result))

@@ -88,8 +88,10 @@ class Standing(NamedTuple):
 
 @dataclass(frozen=True)
 class FastArm:
-    """How it went: every seed's certificate and point, what it cost, and the trace of the search; `lost` are those whose
-    point was not finite, and is the start."""
+    """How it went: every seed's certificate and point, what it cost, and the trace of the search.
+
+    `lost` are the seeds whose point was not finite: theirs is the start.
+    """
 
     standing: Standing
     certificates: tuple[PointCertificate | None, ...]
@@ -342,7 +344,6 @@ class _Arm:
         )
         trace = replace(trace, stopped_at=ended.astype(np.int32), cost=standing.search, last=x, **shown, **means)
         return FastArm(standing._replace(x=x), tuple(self.certificates), trace, self.algorithm.name, lost)
-
 
     def _starts_known(self, lost: np.ndarray, standing: Standing) -> Standing:
         """Of those that return the start: what a pass over all rows says of it, if it can be paid; else nothing."""

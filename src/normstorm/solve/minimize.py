@@ -55,6 +55,7 @@ STOPS = ("plan", "certified")
 UNPROMISED = "The run ends when the certificate of its trajectory reaches the target; the plan is not run."
 LONGEST = 2**30
 HIGHEST = 1 - 2**-50  # confidence of which double precision can still give each candidate its part
+FARTHEST = 1e100  # a target of a race, and one over the least
 
 
 def minimize(
@@ -175,7 +176,12 @@ def _check_race(target: float | None, budget: int | None, confidence: float | No
     level = DEFAULT_CONFIDENCE if confidence is None else confidence
     if level > HIGHEST:
         raise ValueError(f"minimize: confidence must be at most {HIGHEST}; got confidence={level}")
-    return None if target is None else validate.number("minimize", "target", target, validate.POSITIVE), level
+    if target is None:
+        return None, level
+    target = validate.number("minimize", "target", target, validate.POSITIVE)
+    if not 1 / FARTHEST <= target <= FARTHEST:  # its square is a number
+        raise ValueError(f"minimize: target must lie in [{1 / FARTHEST:g}, {FARTHEST:g}]; got target={target}")
+    return target, level
 
 
 def _check_choice(choose: str, stop: str, target: float | None, budget: int | None) -> str:

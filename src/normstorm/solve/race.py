@@ -82,9 +82,9 @@ def run_race(
             found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
             kept = dict(zip(lost, found, strict=True)) if found else {}
     contradictions = run_check(problem, fast.trace, constants)
-    found = _result(problem, promise, plan, fast, kept, arm, len(todo))
-    certificate = replace(found.certificate, target=target)
-    return replace(found, certificate=certificate, contradictions=contradictions)
+    result = _result(problem, promise, plan, fast, kept, arm, len(todo))
+    certificate = replace(result.certificate, target=target)
+    return replace(result, certificate=certificate, contradictions=contradictions)
 
 
 def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:
