@@ -47,7 +47,7 @@ def test_what_is_documented_says_what_it_is(name: str) -> None:
         assert doctest.DocTestRunner().run(test).failed == 0
 
 
-@pytest.mark.parametrize("room", ["normstorm", "normstorm.engine", "normstorm.torch"])
+@pytest.mark.parametrize("room", ["normstorm", "normstorm.engine", "normstorm.torch", "normstorm.optax"])
 def test_every_public_name_is_documented(room: str) -> None:
     things = {name: found(f"{room}.{name}") for name in dir(import_module(room)) if not name.startswith("_")}
     own = {name for name, thing in things.items() if getattr(thing, "__module__", "").startswith("normstorm")}

@@ -19,6 +19,7 @@ BELOW = {  # room: the rooms that it may import
     "lab": "_shared random theory problems algorithms engine solve",
     "report": "_shared theory engine solve lab",
     "torch": "_shared theory report",
+    "optax": "_shared algorithms",
     "cli": "_shared theory problems algorithms engine solve lab report",
 }
 ROOT = {"__init__.py", "__main__.py", "py.typed"}
@@ -35,6 +36,7 @@ SHARED = {  # names that more than one room defines, and why that is no second m
     "rows": "a table as rows",
     "markdown": "a table as Markdown",
     "page": "an HTML page as text; PAGE is an algorithm that was published under this name",
+    "normalized_storm": "the same algorithm for the engine and for optax",
     "newton_schulz": "the same iteration in JAX and in PyTorch",
 }
 
