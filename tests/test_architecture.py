@@ -80,7 +80,8 @@ def test_a_word_has_one_meaning() -> None:
         for node in ast.parse(file.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_"):
                 rooms.setdefault(node.name, set()).add(file.relative_to(SOURCE).parts[0])
-    assert {name for name, found in rooms.items() if len(found) > 1} == SHARED.keys()
+    twice = {name: sorted(found) for name, found in rooms.items() if len(found) > 1}
+    assert twice.keys() == SHARED.keys(), {name: twice.get(name) for name in twice.keys() ^ SHARED.keys()}
 
 
 @pytest.mark.parametrize("module", ["normstorm", "normstorm.theory"])

@@ -183,7 +183,7 @@ def test_the_page_says_which_algorithms_are_covered() -> None:
         kind = type(case.algorithm.estimator)
         assert (kind in COVERED) != (kind.__name__ in REASONS), kind
         covered[case.algorithm.name] |= uncovered(case.algorithm) is None
-    assert dict(said) == covered
+    assert dict(said) == covered, "name it in the table 'Algorithms' of docs/theory/trajectory.md"
     assert "goes on" in str(uncovered(CATALOGUE["limuon"](alpha=0.1, eta=0.1, rank=1)))
 
 

@@ -10,6 +10,8 @@ ratios found.
 
 from __future__ import annotations
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -234,5 +236,7 @@ if __name__ == "__main__":
     with jax.enable_x64(True):
         print(f"{'':36}" + "".join(f"{name:>14}" for name in NAMES))
         for label, make in cases().items():
+            if sys.argv[1:] and label.split()[0] not in sys.argv[1:]:
+                continue
             row = worst_ratios(make())
             print(f"{label:36}" + "".join(f"{row[name]:14.4f}" for name in NAMES), flush=True)

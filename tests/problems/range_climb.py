@@ -10,6 +10,8 @@ held to exact gradients. Run as a script, this file prints the table of what was
 
 from __future__ import annotations
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -129,6 +131,8 @@ if __name__ == "__main__":
     with jax.enable_x64(True):
         print(f"{'found/stated':28}" + "".join(f"{place:>16}" for place in PLACES) + f"{'float32':>10}")
         for label, make in CASES.items():
+            if sys.argv[1:] and label.split()[0] not in sys.argv[1:]:
+                continue
             table, single = search(make(), steps=200)
             cells = "".join(f"{spread:8.3f}{change:8.3f}" for spread, change in table.values())
             print(f"{label:28}{cells}{single:10.3f}", flush=True)
