@@ -222,7 +222,7 @@ def test_module_runs_and_does_not_load_altair() -> None:
 @pytest.mark.parametrize(("code", "waits"), [(0, True), (2, True), (130, False)])
 def test_an_interrupted_process_ends_at_once(code: int, waits: bool) -> None:
     """Without what Python does at its end, in which threads that still compile would crash."""
-    text = "import atexit, sys; from normstorm.cli import main as module; atexit.register(print, 'waited')\n"
-    text += f"module.main = lambda: sys.exit({code}); module.process()"
+    text = "import atexit, sys; from normstorm.cli import main, process; atexit.register(print, 'waited')\n"
+    text += f"main.main = lambda: sys.exit({code}); process.process()"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert (found.returncode, "waited" in found.stdout) == (code, waits)

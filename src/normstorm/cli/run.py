@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from normstorm._shared import files
 from normstorm.report.requests import RunRequest
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from normstorm.report.run_report import RunReport
 
 DEFAULT_REPORT = Path("build/run.html")
+UNANSWERED = 3  # the exit code where the page is written and the target is not certified, or what it rests on is false
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ def run(params: Params) -> None:
     """Find a point with a certificate of its gradient norm, for many seeds, and write a page.
 
     Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
+    The exit code is 0 with a certified answer, 3 if the target was not certified or samples contradict the stated
+    constants, 2 if the question was refused.
     """
     call = parsed(RunInvocation, params)
     with exit_on_error("run", call.left):
@@ -62,6 +67,8 @@ def run(params: Params) -> None:
     from normstorm.report import terminal
 
     show(found.to_dict, lambda: terminal.run_parts(found), as_json=call.json)
+    if not found.answered:
+        raise typer.Exit(UNANSWERED)
 
 
 def _check_name(problem: str) -> None:

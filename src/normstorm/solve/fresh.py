@@ -5,7 +5,7 @@ Keys are fold_in(seed, stream): steps of a run are below 2^30, so that no run us
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,10 +33,14 @@ CHECKED = 16
 
 
 class Gradients:
-    """A source of sample gradients of a problem at a point, each a row."""
+    """A source of sample gradients of a problem at a point, each a row.
+
+    `held` sees every block of fresh ones that is not only looked at.
+    """
 
     def __init__(self, problem: Problem, x: Tree, seed: int, stream: int = FRESH, part: int = 0) -> None:
         self.problem, self.seed, self.stream, self.part = problem, seed, stream, part
+        self.held: Callable[[Array], None] = lambda rows: None
         with jax.enable_x64(True):
             self.x = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
         self.dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.x))
@@ -51,7 +55,10 @@ class Gradients:
                 key = jax.random.fold_in(jax.random.key(self.seed), self.stream)
                 for number in (*((self.part,) if self.part else ()), group, start + count):
                     key = jax.random.fold_in(key, number)
-                yield self._asked(_drawn, _compiled_drawn, self.x, key, n=size)
+                rows = self._asked(_drawn, _compiled_drawn, self.x, key, n=size)
+            if group != LOOKED:
+                self.held(rows)
+            yield rows
             count += size
 
     def rows(self) -> Iterator[Array]:
