@@ -85,13 +85,15 @@ def _solved(request: RunRequest, defaults: tuple[str, ...], call: RunInvocation)
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
     from normstorm import solve
-    from normstorm.report import run_page
+    from normstorm.report import html, run_page
     from normstorm.report.run_report import RunReport
 
     from . import problem_specs
 
     started = time.monotonic()
     problem, description = problem_specs.find(request.problem)
+    if problem.is_exact or request.method == "race":
+        html.prepare_library()
     with problem_specs.user_errors(request.problem):
         result = solve.minimize(problem, **request.question, progress=not call.no_progress, checkpoint=call.checkpoint)
     seconds = time.monotonic() - started

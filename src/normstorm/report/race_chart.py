@@ -14,12 +14,14 @@ from normstorm.theory.plan import Plan, round_up
 from normstorm.theory.planner.planner import plan as make_plan
 
 from . import curves
-from .curves import BLUE, GREY, HEIGHT, ORANGE, RED
+from .curves import BLUE, GREY, HEIGHT, RED
 from .race_rows import race_of
 from .run_report import RunReport
 
 SEEN, CERTIFIED, PROMISED = "observed in the search", "certified, each seed", "guaranteed before the run"
 POINTS, HORIZONS = 40, 8
+PURPLE = "#8a63c9"
+MARGIN = 1.2  # of the axis beyond what it shows
 
 
 def race_chart(found: RunReport) -> alt.LayerChart:
@@ -33,7 +35,7 @@ def race_chart(found: RunReport) -> alt.LayerChart:
         rows += curves.band(curves.costs(trace), trace.grad_norm, SEEN)
     rules = [("target", found.request.target), ("at the start", race.start_norm)]
     lines = [{"y": y, "label": f"{words} {round_up(y)}", "colour": GREY} for words, y in rules if y]
-    colours = {SEEN: BLUE, CERTIFIED: RED, PROMISED: ORANGE}
+    colours = {SEEN: BLUE, CERTIFIED: RED, PROMISED: PURPLE}
     shown = {name: colours[name] for name in colours if any(row["series"] == name for row in rows)}
     return _drawn([row for row in rows if row["median"] is None or row["median"] > 0], lines, shown)
 
@@ -77,7 +79,9 @@ def _planned(plan: Plan) -> list[tuple[float, float]]:
 
 def _drawn(rows: list[dict[str, Any]], lines: list[dict[str, Any]], colours: dict[str, str]) -> alt.LayerChart:
     x = alt.X("cost:Q", title="sample gradients", scale=alt.Scale(type="log", nice=False), axis=curves.axis("~s"))
-    scale = alt.Scale(type="log", zero=False, nice=False)
+    heights = [row[name] for row in rows for name in ("low", "median", "high") if row.get(name)]
+    heights += [line["y"] for line in lines]
+    scale = alt.Scale(type="log", domain=[min(heights) / MARGIN, max(heights) * MARGIN], nice=False)
     y, low = (
         alt.Y(f"{name}:Q", title="gradient norm", scale=scale, axis=curves.axis("~g")) for name in ("median", "low")
     )

@@ -53,8 +53,8 @@ def beside_rows(found: RunReport) -> list[tuple[str, str, str]]:
 
 def beside_sentence(found: RunReport) -> str:
     """The same for a terminal; empty if there is nothing."""
-    parts = [f"{count:,} for {MEANINGS[name]}" for name, count in found.result.beside.items()]
-    return f"Not counted above: {'; '.join(parts)}." if parts else ""
+    parts = [f"{count:,} ({MEANINGS[name]})" for name, count in found.result.beside.items()]
+    return f"Not counted above: {', '.join(parts)}." if parts else ""
 
 
 def cost_rows(found: RunReport) -> list[Pair]:

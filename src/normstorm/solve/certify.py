@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared import validate
@@ -417,8 +415,7 @@ def _noise(source: Gradients, sense: Sense) -> SampleRange:
     if sense == "mean-square" or not callable(local):
         known = source.problem.constants(None, sense)
         return SampleRange(known.sigma0, known.sigma1)
-    with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
-        spread = validate.real(local(jax.tree.map(jnp.asarray, source.x), 0.0)[0])
+    spread = validate.real(source.spread())
     spread = spread * (1 + MARGIN) if spread >= 0 else math.inf
     try:
         known = source.problem.constants(None, sense)

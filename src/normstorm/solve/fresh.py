@@ -88,6 +88,11 @@ class Gradients:
         largest = max(float(np.max(np.linalg.norm(other - here, axis=1))) for other in others)
         return largest if np.isfinite(largest) else np.inf
 
+    def spread(self) -> float:
+        """The radius of a ball that holds every sample gradient at x, by the problem's `range`, as one program."""
+        with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
+            return float(self._asked(_spread, _compiled_spread, self.x))
+
     def _asked(self, plain: Any, compiled: Any, *arguments: Any, **options: Any) -> Array:
         # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
         known = not jax.tree_util.all_leaves([self.problem])
@@ -155,6 +160,11 @@ def _each(problem: Problem, x: Tree, batch: Tree) -> jax.Array:
     return jax.vmap(one)(batch)
 
 
+def _spread(problem: Any, x: Tree) -> jax.Array:
+    return jnp.asarray(problem.range(x, 0.0)[0])
+
+
+_compiled_spread = jax.jit(_spread)
 _compiled_drawn = jax.jit(_drawn, static_argnames="n")
 _compiled_at_each = jax.jit(_at_each, static_argnames="n")
 _compiled_each = jax.jit(_each)
