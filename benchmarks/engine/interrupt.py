@@ -84,6 +84,7 @@ def main() -> None:
     parser.add_argument("--only", choices=[*COMMANDS])
     parser.add_argument("--out", type=Path, default=RESULTS / "interrupt.json")
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in the background of a shell it would be ignored
     report: dict[str, Any] = json.loads(given.out.read_text()) if given.out.exists() else {}
     for name, words in COMMANDS.items():
         if given.only in (None, name):

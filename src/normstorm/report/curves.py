@@ -60,7 +60,7 @@ def lines(given: Mapping[str, Any]) -> alt.Chart:
     names = list(dict.fromkeys(point["series"] for point in points))
     kinds = [_usable(kind, [p[key] for p in points]) for key, kind in zip("xy", given["scales"], strict=True)]
     x, y = (
-        channel(f"{key}:Q", title=given[key], scale=alt.Scale(type=kind, zero=False, nice=False), axis=axis(form))
+        channel(f"{key}:Q", title=given[key], scale=_scale(kind), axis=axis(form))
         for channel, key, kind, form in ((alt.X, "x", kinds[0], "~s"), (alt.Y, "y", kinds[1], "~g"))
     )
     legend = None if len(names) == 1 else alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0)
@@ -73,6 +73,11 @@ def lines(given: Mapping[str, Any]) -> alt.Chart:
 
 def _usable(kind: str, values: Sequence[float]) -> Any:
     return kind if all(value > 0 for value in values) else "linear"
+
+
+def _scale(kind: Any) -> alt.Scale:
+    """From the least to the largest number; a logarithmic one has no zero to leave out."""
+    return alt.Scale(type="log", nice=False) if kind == "log" else alt.Scale(type=kind, zero=False, nice=False)
 
 
 def costs(trace: Trace) -> np.ndarray:
@@ -119,7 +124,7 @@ def _chart(
     numbers = [v for row in rows for k, v in row.items() if k not in ("cost", "series") and v is not None]
     kind: Any = "log" if all(v > 0 for v in numbers) else "linear"
     x = alt.X("cost:Q", title="sample gradients of one seed", scale=alt.Scale(type="log", nice=False), axis=axis("~s"))
-    scale = alt.Scale(type=kind, zero=False, nice=False)
+    scale = _scale(kind)
     y = {name: alt.Y(f"{name}:Q", title=title, scale=scale, axis=axis("~g")) for name in ("low", "median", "maximum")}
     legend = None if len(colours) == 1 else alt.Legend(title=None, orient="top", labelLimit=0, columns=1)
     domain = alt.Scale(domain=list(colours), range=list(colours.values()))

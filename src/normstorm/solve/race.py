@@ -94,8 +94,8 @@ def run_race(
     exact = len(fast.trace.record_steps) + 1 if problem.is_exact else 0  # recorded steps, and the returned point
     tests = 0 if result.race is None else result.race.tests
     beside = asked_beside(problem, fast.trace, tests, contradictions, result.value, exact)
-    found: dict[str, Any] = {"certificate": certificate, "contradictions": contradictions, "beside": beside}
-    return replace(result, promise=promised, **found)
+    seen: dict[str, Any] = {"certificate": certificate, "contradictions": contradictions, "beside": beside}
+    return replace(result, promise=promised, **seen)
 
 
 def race_precision(problem: Problem, x0: Tree | None) -> AbstractContextManager[Any]:
