@@ -226,3 +226,38 @@ def test_an_interrupted_process_ends_at_once(code: int, waits: bool) -> None:
     text += f"main.main = lambda: sys.exit({code}); process.process()"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert (found.returncode, "waited" in found.stdout) == (code, waits)
+
+
+COMPILING = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from normstorm._shared import files
+from normstorm.cli import main, output, process
+
+def stays():
+    with output.exit_on_error("run", lambda: "left"):
+        os.kill(os.getpid(), signal.SIGINT)
+        while True:
+            try:
+                {body}
+            except KeyboardInterrupt:
+                pass  # as in somebody else's callback
+
+main.main = stays
+process.process()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("time.sleep(60)", ""),
+        ("with files.whole(): [i for i in range(10**7)]; os.write(1, b'w')", "w"),
+    ],
+)
+def test_an_interruption_that_nobody_hears_ends_the_process(body: str, written: str) -> None:
+    """The exception is swallowed, again and again; what writes a file is left to end."""
+    text = COMPILING.format(body=body)
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=50)
+    assert (found.returncode, found.stderr) == (130, "normstorm run: interrupted; left\n")
+    assert found.stdout[:1] == written

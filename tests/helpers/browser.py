@@ -25,8 +25,9 @@ const seen = {width: innerWidth, scroll: document.documentElement.scrollWidth, w
   sections: [...document.querySelectorAll("h1, h2")].map(e => [e.textContent, ...box(e)]),
   charts: [...document.querySelectorAll(".chart")].map(e => [e.id, e.querySelectorAll("svg path").length, ...box(e)])};
 parent.postMessage(JSON.stringify(seen), "*"); }, 4000));</script>"""
-FRAME = """<!doctype html><body style="margin: 0"><iframe src="page.html" style="border: 0; width: {width}px; height: 900px">
-</iframe><script>addEventListener("message", e => {{ const place = document.createElement("pre");
+FRAME = """<!doctype html><body style="margin: 0">
+<iframe src="page.html" style="border: 0; width: {width}px; height: 900px"></iframe>
+<script>addEventListener("message", e => {{ const place = document.createElement("pre");
 place.id = "measured"; place.textContent = e.data; document.body.append(place); }});</script></body>"""
 
 
