@@ -4,9 +4,9 @@
 
 A command is first left alone, for its length; then it is started so many times, each in a new directory, and sent
 SIGINT at a random moment of that length: importing, compiling, searching, testing or writing the page. It must end
-with the exit code 130 and one sentence, no traceback and no part of a file. A trial that was over before its moment is
-made again. `by the signal` are those that ended before the command was loaded: Python's own end, which a shell calls
-130 too.
+with the exit code 130 and one sentence, no traceback and no part of a file; or with 0, if its answer was out already. A
+trial that was over before its moment is made again. `by the signal` are those that ended before the command was
+loaded: Python's own end, which a shell calls 130 too.
 """
 
 from __future__ import annotations
@@ -54,8 +54,9 @@ def trial(words: list[str], moment: float) -> dict[str, Any] | None:
         seconds = time.monotonic() - sent
         parts = [path.name for path in Path(folder).rglob("*") if path.name.endswith(".part")]
     sentence = said.count("\n") == 1 and "interrupted" in said
+    over = process.returncode == 0 and not said and seconds < LIMIT  # its answer was out already
     early = process.returncode == -signal.SIGINT and moment < LOADED
-    ended = early or (process.returncode == 130 and sentence and not parts)
+    ended = over or early or (process.returncode == 130 and sentence and not parts)
     found = {"moment": round(moment, 3), "seconds": round(seconds, 3), "code": process.returncode}
     return found | {"good": ended and seconds < LIMIT} | ({} if ended else {"stderr": said[-400:], "parts": parts})
 

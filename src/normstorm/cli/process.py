@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 from normstorm._shared import files
 
@@ -48,10 +49,17 @@ def watch() -> None:
     """Answer interruptions from now on, unless they are ignored, as in the background of a shell."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
+    sys.unraisablehook = _unheard
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
     threading.Thread(target=_answer, args=(heard,), name="interruption", daemon=True).start()
+
+
+def _unheard(lost: Any) -> None:
+    """An interruption that came up inside a callback is answered by the thread; Python's words about it help nobody."""
+    if lost.exc_type is not KeyboardInterrupt:
+        sys.__unraisablehook__(lost)
 
 
 def on_interruption(sentence: Callable[[], str]) -> None:
