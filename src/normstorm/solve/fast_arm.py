@@ -55,6 +55,7 @@ GROWTH = 1.05  # of steps from one look to the next
 LEAST_SEEN = 6  # measurements before an error bar is looked at
 FIRST_TEST = 512  # sample gradients, of an algorithm without an error bar
 TABLE = 2**20  # numbers of a table of gradients, at most
+LONG, BATCH = 256, 32  # numbers of x from which on so many samples of a step cost hardly more time than one
 SECONDS = 30.0  # between two checkpoints
 METHODS = "fixed", "top", "pairs", "groups", "exact", "none"
 SENSES = "almost-sure", "mean-square", "exact", "estimated"
@@ -107,9 +108,11 @@ class FastArm:
 
 
 def fast_algorithm(problem: Problem, x: Tree) -> Algorithm:
-    """kalman_storm, with the table of a finite sum that is small enough."""
-    size = whole_size(problem)
-    return kalman_storm(table=size is not None and size * dimension(x) <= TABLE)
+    """kalman_storm, with the table of a finite sum that is small enough, and larger batches of one that is not."""
+    size, d = whole_size(problem), dimension(x)
+    if size is None or size * d <= TABLE:
+        return kalman_storm(table=size is not None)
+    return kalman_storm(K=BATCH if d >= LONG else 1)
 
 
 class Bar(NamedTuple):
