@@ -38,7 +38,7 @@ def _of_point(found: RunReport) -> list[Pair]:
     return [*rows, ("which", result.reason)]
 
 
-def numbers(found: RunReport) -> tuple[list[Pair], str]:
+def first_numbers(found: RunReport) -> tuple[list[Pair], str]:
     """The first numbers of x with their names, and in a sentence how many there are."""
     every = named_numbers(found.result.x)
     shown = [(name, f"{value:.8g}") for name, value in every[:MOST_SHOWN]]
@@ -132,6 +132,6 @@ def page_parts(found: RunReport) -> dict[str, Any]:
     """What the template is given beside what every run has."""
     files = (("csv", "text/csv", as_csv(found.result.x)), ("json", "application/json", as_json(found.result)))
     links = [(f"x.{end}", f"data:{kind};charset=utf-8,{quote(text)}") for end, kind, text in files]
-    x, left = numbers(found)
+    x, left = first_numbers(found)
     point: dict[str, Any] = {"x": x, "more_numbers": left, "point": _of_point(found), "downloads": links}
     return point | {"race": cost_rows(found), "beside": beside_rows(found), "seeds": seed_rows(found)}
