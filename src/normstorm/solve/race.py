@@ -91,7 +91,8 @@ def run_race(
     if contradictions is not None and contradictions.found and promise is not None:
         promised = f"Void, as it rests on contradicted constants: {promised[0].lower()}{promised[1:]}"
     certificate = replace(result.certificate, target=target)
-    exact = len(fast.trace.record_steps) + 1 if problem.is_exact else 0  # recorded steps, and the returned point
+    recorded = int(np.sum(fast.trace.record_steps <= fast.trace.stopped_at.max()))
+    exact = recorded + 1 if problem.is_exact else 0  # and the returned point
     tests = 0 if result.race is None else result.race.tests
     beside = asked_beside(problem, fast.trace, tests, contradictions, result.value, exact)
     seen: dict[str, Any] = {"certificate": certificate, "contradictions": contradictions, "beside": beside}
