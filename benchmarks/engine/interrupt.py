@@ -26,9 +26,10 @@ from typing import Any
 from benchmarks.machine import describe
 from benchmarks.pages import RESULTS
 
+NAMES = "sgd,storm,adagrad_norm,kalman_storm"
 COMMANDS = {
     "run": ["run", "--no-progress"],
-    "compare": ["compare", "--problems", "quadratic", "--budget", "2000", "--seeds", "8", "--no-progress"],
+    "compare": ["compare", "--problems", "quadratic", "--algorithms", NAMES, "--budget", "2000", "--seeds", "8"],
 }
 LIMIT = 1.0
 LOADED = 0.5  # seconds: later, whoever ends by the signal itself has failed
