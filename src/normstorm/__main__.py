@@ -1,5 +1,5 @@
 """`python -m normstorm` is the command `normstorm`."""
 
-from .cli.main import process
+from .cli.process import process
 
 process()

@@ -222,7 +222,48 @@ def test_module_runs_and_does_not_load_altair() -> None:
 @pytest.mark.parametrize(("code", "waits"), [(0, True), (2, True), (130, False)])
 def test_an_interrupted_process_ends_at_once(code: int, waits: bool) -> None:
     """Without what Python does at its end, in which threads that still compile would crash."""
-    text = "import atexit, sys; from normstorm.cli import main as module; atexit.register(print, 'waited')\n"
-    text += f"module.main = lambda: sys.exit({code}); module.process()"
+    text = "import atexit, sys; from normstorm.cli import main, process; atexit.register(print, 'waited')\n"
+    text += f"main.main = lambda: sys.exit({code}); process.process()"
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True)
     assert (found.returncode, "waited" in found.stdout) == (code, waits)
+
+
+COMPILING = """
+import os, signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
+from normstorm._shared import files
+from normstorm.cli import main, output, process
+
+def writes(seconds):
+    with files.whole():
+        time.sleep(seconds)
+        os.write(1, b"whole")
+
+def stays():
+    with output.exit_on_error("run", lambda: "left"):
+        for turn in range(10**9):
+            try:
+                if turn == 0:
+                    os.kill(os.getpid(), signal.SIGINT)
+                {body}
+            except KeyboardInterrupt:
+                pass  # as in somebody else's callback
+
+main.main = stays
+process.process()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        ("time.sleep(60)", ""),
+        ("writes(1) if turn == 1 else time.sleep(60)", "whole"),
+    ],
+)
+def test_an_interruption_that_nobody_hears_ends_the_process(body: str, written: str) -> None:
+    """The exception is swallowed, again and again; what writes a file is left to end."""
+    text = COMPILING.format(body=body)
+    found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=50)
+    assert (found.returncode, found.stderr) == (130, "normstorm run: interrupted; left\n")
+    assert found.stdout == written

@@ -421,3 +421,17 @@ def test_algorithms(run) -> None:
     assert (code, err) == (0, "") and all(name in out for name in rows)
     assert all(len(line) <= 80 for line in out.splitlines())
     assert all(out.count(f"\n {word} ") == len(rows) for word in ("assumes", "rate", "state"))
+
+
+def test_a_target_that_is_not_reached_has_an_exit_code_of_its_own(run, tmp_path: Path) -> None:
+    """3, with the page and all that was found; as where samples contradict what the answer rests on."""
+    words = ["run", f"{own.__file__}:without_constants", "--seeds", "1", "--json"]
+    code, out, err = run(*words, "--target", "1e-9", "--budget", "200")
+    found = json.loads(out)
+    assert (code, err, found["certificate"]["certified"]) == (3, "", False) and Path("build/run.html").exists()
+    assert run(*words, "--target", "0.1")[0] == 0
+    text = "import own\nfrom dataclasses import replace\n"
+    text += "problem = replace(own.problem, known=replace(own.KNOWN, gap=1e-3))\n"
+    (tmp_path / "false.py").write_text(text)
+    code, out, _ = run("run", "false.py:problem", "--target", "0.1", "--seeds", "1", "--json")
+    assert code == 3 and json.loads(out)["contradictions"]["start"] > 0

@@ -107,7 +107,7 @@ def test_constants_are_the_users() -> None:
     ("options", "sentence"),
     [
         ({"loss": 3}, "from_loss: loss must be a function of x and one sample; got loss=3"),
-        ({"start": np.array([1, 2])}, "from_loss: start must be a pytree of floating-point arrays"),
+        ({"start": np.array([True, False])}, "from_loss: start must be a pytree of floating-point arrays"),
         ({"start": ()}, "from_loss: start must be a pytree of floating-point arrays"),
         ({"data": (np.eye(2), np.ones(3))}, r"from_loss: data must be .*; got lengths \[2, 3\]"),
         ({"data": (np.zeros((0, 2)), np.zeros(0))}, r"from_loss: data must be .*; got lengths \[0\]"),

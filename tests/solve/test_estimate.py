@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import own
 import pytest
@@ -154,16 +155,44 @@ def box(key, n):
 
 
 def test_a_run_of_a_stream_is_watched() -> None:
-    """||row|| <= sqrt(3)/2 is true, .3 is not; 2 % of the cost of the run are asked, at one point at least."""
+    """||row|| <= sqrt(3)/2 is true, .3 is not; 2 % of the cost of the run are asked, at two points at least."""
     stream = from_loss(own.squares, box, own.START)
     kept = SimpleNamespace(x=np.stack(POINTS)[None])
     last = np.full((1, 3), 0.01)
-    trace = SimpleNamespace(candidates=kept, smallest=SimpleNamespace(x=last), last=last, cost=np.array([40_000]))
-    fine = check_run(stream, trace, claim(sigma0=3**0.5 / 2))
+    trace = SimpleNamespace(candidates=kept, smallest=SimpleNamespace(x=last), last=last, cost=np.array([60_000]))
+    ends = own.START, last[0]
+    fine = check_run(stream, trace, claim(sigma0=3**0.5 / 2), *ends)
     assert fine.found == 0 and fine.checked > 100 and fine.sample_gradients <= 0.02 * trace.cost[0]
-    assert check_run(stream, trace, claim(sigma0=0.3)).noise > 0
+    assert check_run(stream, trace, claim(sigma0=0.3), *ends).noise > 0
     trace.cost = np.array([600])  # of a race
-    assert check_run(stream, trace, claim(sigma0=0.3)).noise > 0
+    assert check_run(stream, trace, claim(sigma0=0.3), *ends).noise > 0
+    # grad F(x) = x: ||grad F(x_1)|| = 1.73 and F(x_1) - F* = 1.5; samples see less of it, but not much less.
+    for other, wrong in (
+        ({"grad_norm": 1.8, "gap": 1.6}, 0),
+        ({"grad_norm": 0.7}, 1),
+        ({"gap": 0.2}, 2),
+        ({"gap": 1.0}, 1),
+    ):
+        assert check_run(stream, trace, claim(sigma0=3**0.5 / 2, **other), *ends).start == wrong, other
+
+
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"grad_norm": 1.01, "gap": 1.0}, ""),
+        ({"grad_norm": 0.99}, "||grad F(x_1)|| is at least 1 and grad_norm allows 0.99"),
+        ({"gap": 0.49}, "F(x_1) - F* is at least 0.5, 0 of it seen"),
+        ({"gap": 0.51, "L0": 10.0}, ""),
+        ({"gap": 0.4, "L0": 10.0}, "F(x_1) - F* is at least 0.482, 0.48 of it seen"),
+    ],
+)
+def test_gap_and_first_gradient_of_a_finite_sum(other: dict[str, float], words: str) -> None:
+    """F(x) = ||x||^2/2 from x_1 of length 1 to x of length .2: h(g) = g^2/(2 L0), and .48 of the gap are seen."""
+    quiet = from_loss(lambda x, row: 0.5 * jnp.sum(x**2) + 0 * row, np.zeros(4), np.array([1.0, 0.0]))
+    point = SimpleNamespace(x=np.array([[0.5, 0.0]]))
+    trace = SimpleNamespace(candidates=SimpleNamespace(x=np.zeros((1, 1, 2))), smallest=point, cost=np.array([10]))
+    found = check_run(quiet, trace, claim(**other), np.array([1.0, 0.0]), np.array([0.2, 0.0]))
+    assert bool(found.start) == bool(words) and words in found.first
 
 
 @pytest.mark.study

@@ -13,6 +13,7 @@ import pytest
 
 from normstorm import Constants, Result, minimize
 from normstorm.algorithms.kalman import kalman_storm
+from normstorm.algorithms.sgd import sgd
 from normstorm.problems.user import from_loss
 from normstorm.solve.certify import best_bound, certify, race_test
 from normstorm.solve.fast_arm import MOST_TESTS, Allowance, run_fast_arm
@@ -142,6 +143,8 @@ def test_a_loss_and_rows_are_enough_and_false_constants_void_what_rests_on_them(
     free = minimize(loss, rows, np.ones(2), target=0.01, progress=False)
     assert free.certificate.sense == "exact" and free.certificate.upper_bound <= 0.01
     assert free.contradictions is None and free.void == ""
+    record = (int(np.isfinite(free.trace.grad_norm[0]).sum()) + 1) * len(rows)
+    assert free.beside == {"rounding": 48 * free.race.tests, "record": record, "losses": 2 * len(rows)}
     for sigma0, words in ((2.0, ""), (0.1, "Nothing that rests on the stated constants is guaranteed")):
         stated = from_loss(loss, rows, np.ones(2), constants=Constants(1, 0, sigma0, 0, 2))
         found = minimize(stated, target=0.01, progress=False)
@@ -254,3 +257,42 @@ def test_a_finite_sum_without_constants_is_certified_by_its_rows() -> None:
 def test_targets_whose_square_is_no_number_are_refused(target: float) -> None:
     with pytest.raises(ValueError, match=r"minimize: target must lie in \[1e-100, 1e\+100\]; got"):
         minimize(STREAM, target=target, progress=False)
+
+
+def test_a_certificate_holds_its_own_samples_to_the_noise_that_it_assumes() -> None:
+    """Samples of a box with a diagonal of 1.73: a stated sigma0 of .866 is true, of .3 it is not."""
+    true = certify(STREAM, own.START, samples=256)
+    assert true.contradicted == 0 and "contradict" not in true.guarantee
+    false = from_loss(own.squares, box, start=own.START, constants=replace(KNOWN, sigma0=0.3))
+    for asked in ({"samples": 256}, {"target": 3.0}):
+        found = certify(false, own.START, **asked)
+        assert 0 < found.contradicted <= found.samples and "of these samples contradict them" in found.guarantee
+    raced = run_fast_arm(false, own.START, kalman_storm(), 1, Allowance(0.2, 0.01, 4000, 4000)).certificates[0]
+    assert raced.certified and raced.contradicted > 0
+
+
+def test_a_search_that_ends_above_the_start_returns_the_start() -> None:
+    """x has moved, F has grown, and nothing is certified."""
+    rows = np.random.default_rng(0).normal(size=(50, 2))
+    steep = from_loss(lambda x, row: jnp.abs(x @ row - 1) * 1e3, rows, np.zeros(2))
+    found = run_fast_arm(steep, np.zeros(2), sgd(eta=1.0), 2, Allowance(1e-9, 0.01, 40, 200))
+    assert found.above.all() and not found.lost.any()
+    np.testing.assert_array_equal(found.point(0), np.zeros(2))
+    assert found.certificates[0].sense == "exact" and found.standing.spent[0] <= 200
+    result = minimize(steep, target=1e-9, budget=400, algorithm=sgd(eta=1.0), progress=False)
+    assert result.reason.startswith("the start, as F is larger where the run has ended") and not result.x.any()
+
+
+def test_double_precision_unless_the_start_is_single() -> None:
+    def loss(x: jax.Array, row: jax.Array) -> jax.Array:
+        return 0.5 * jnp.sum((x - row) ** 2)
+
+    rows = np.linspace(-1, 1, 12)[:, None] * np.ones(2)
+    with jax.enable_x64(False):
+        for start, kind in (([1, 1], np.float64), (np.ones(2), np.float64), (jnp.ones(2), np.float32)):
+            found = minimize(loss, rows, start, target=0.01, progress=False)
+            assert found.x.dtype == kind and found.certificate.certified
+    with pytest.raises(ValueError, match=r"^minimize: x0 must be a pytree of floating-point arrays; got x0='a'"):
+        minimize(loss, rows, "a", target=0.01)
+    with pytest.raises(ValueError, match=r"^minimize: width must be one of"):
+        minimize(loss, rows, np.ones(2), target=0.01, width=0)

@@ -37,9 +37,10 @@ def usable(who: str, path: Any) -> None:
 
 def save(path: Path, tree: Tree, identity: dict[str, Any]) -> None:
     """Write atomically; `identity` says what is run and must come back unchanged on load."""
-    text, arrays = json.dumps(identity, sort_keys=True), _named(tree)
-    header = {"format": FORMAT, "version": str(VERSION), "identity": text, "sha256": content_hash(arrays, text)}
-    files.write_atomically(path, save_tensors({n: np.ascontiguousarray(a) for n, a in arrays.items()}, header))
+    with files.whole():
+        text, arrays = json.dumps(identity, sort_keys=True), _named(tree)
+        header = {"format": FORMAT, "version": str(VERSION), "identity": text, "sha256": content_hash(arrays, text)}
+        files.write_atomically(path, save_tensors({n: np.ascontiguousarray(a) for n, a in arrays.items()}, header))
 
 
 def identity_of(path: Path) -> dict[str, Any]:

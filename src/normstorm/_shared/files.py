@@ -6,11 +6,12 @@ import contextlib
 import os
 import secrets
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 LONGEST_NAME = 240  # bytes; what is written beside the file has up to 15 more
+_written: list[None] = []  # one entry for every file that is being written
 
 
 def checked(what: str, file: str | os.PathLike[str], suffixes: Iterable[str] = ()) -> Path:
@@ -57,6 +58,20 @@ def toml_table(what: str, file: str) -> dict[str, Any]:
         raise ValueError(f"{what} must be a TOML file; got {file} ({error})") from None
 
 
+@contextlib.contextmanager
+def whole() -> Iterator[None]:
+    """Around what makes and writes a file: an interruption that can wait does."""
+    _written.append(None)
+    try:
+        yield
+    finally:
+        _written.pop()
+
+
+def writing() -> bool:
+    return bool(_written)
+
+
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write beside the target, wait for the disk, and rename: a reader finds the old file or the new one, whole.
 
@@ -65,15 +80,16 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
     """
     path = Path(path)
     beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    try:
-        with beside.open("xb") as file:
-            file.write(content.encode("utf-8") if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-    _keep_names(path.parent)
+    with whole():
+        try:
+            with beside.open("xb") as file:
+                file.write(content.encode("utf-8") if isinstance(content, str) else content)
+                file.flush()
+                os.fsync(file.fileno())
+            beside.replace(path)
+        finally:
+            beside.unlink(missing_ok=True)
+        _keep_names(path.parent)
 
 
 def _keep_names(directory: Path) -> None:

@@ -1,4 +1,4 @@
-"""The command `normstorm`: the app, and how its process ends."""
+"""The command `normstorm`: the app, and how it ends; process.py is the process around it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import typer
 from normstorm import __version__
 
 from . import algorithms, compare, estimate, plan, problems, reproduce, run
-from .output import INTERRUPTED
+from .process import INTERRUPTED
 
 app = typer.Typer(name="normstorm", add_completion=False)
 COMMANDS = {
@@ -43,21 +43,6 @@ def main() -> None:
         typer.echo(f"normstorm: output must be writable; got {error.strerror}", err=True)
         code = 2
     sys.exit(code)
-
-
-def process() -> None:
-    """`main` for a process of its own, whose interruption does not wait for threads that still compile.
-
-    They would find nothing left to work on, and crash.
-    """
-    try:
-        main()
-    except SystemExit as end:
-        if end.code != INTERRUPTED:
-            raise
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(INTERRUPTED)
 
 
 @app.callback(invoke_without_command=True)

@@ -11,7 +11,8 @@ from typing import Annotated, Any
 
 import typer
 
-INTERRUPTED = 130
+from .process import INTERRUPTED, interrupted, on_interruption
+
 JSON_HELP, NO_PROGRESS_HELP = "Print one JSON object.", "No progress bar."
 
 
@@ -25,13 +26,15 @@ class ListInvocation:
 @contextmanager
 def exit_on_error(command: str, left: Callable[[], str] = lambda: "nothing is kept") -> Iterator[None]:
     """Whatever the library refuses is one sentence and exit code 2; an interruption says what is `left` of the work."""
+    on_interruption(lambda: f"normstorm {command}: interrupted; {left()}")
     try:
         yield
     except ValueError as error:
         typer.echo(f"normstorm {command}: {_sentence(error)}", err=True)
         raise typer.Exit(2) from None
     except KeyboardInterrupt:
-        typer.echo(f"normstorm {command}: interrupted; {left()}", err=True)
+        if sentence := interrupted():
+            typer.echo(sentence, err=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+import typer
+
 from normstorm._shared import files
 from normstorm.report.requests import RunRequest
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from normstorm.report.run_report import RunReport
 
 DEFAULT_REPORT = Path("build/run.html")
+UNANSWERED = 3  # the exit code where the page is written and the target is not certified, or what it rests on is false
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,8 @@ def run(params: Params) -> None:
     """Find a point with a certificate of its gradient norm, for many seeds, and write a page.
 
     Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
+    The exit code is 0 with a certified answer, 3 if the target was not certified or samples contradict the stated
+    constants, 2 if the question was refused.
     """
     call = parsed(RunInvocation, params)
     with exit_on_error("run", call.left):
@@ -62,6 +67,8 @@ def run(params: Params) -> None:
     from normstorm.report import terminal
 
     show(found.to_dict, lambda: terminal.run_parts(found), as_json=call.json)
+    if not found.answered:
+        raise typer.Exit(UNANSWERED)
 
 
 def _check_name(problem: str) -> None:
@@ -78,13 +85,15 @@ def _solved(request: RunRequest, defaults: tuple[str, ...], call: RunInvocation)
 
     jax.config.update("jax_enable_x64", True)  # type: ignore[no-untyped-call]
     from normstorm import solve
-    from normstorm.report import run_page
+    from normstorm.report import html, run_page
     from normstorm.report.run_report import RunReport
 
     from . import problem_specs
 
     started = time.monotonic()
     problem, description = problem_specs.find(request.problem)
+    if problem.is_exact or request.method == "race":
+        html.prepare_library()
     with problem_specs.user_errors(request.problem):
         result = solve.minimize(problem, **request.question, progress=not call.no_progress, checkpoint=call.checkpoint)
     seconds = time.monotonic() - started

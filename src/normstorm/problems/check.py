@@ -124,6 +124,19 @@ def as_point(who: str, x0: Tree, problem: Any = None) -> Tree:
     return jax.tree.unflatten(structure, [jnp.asarray(leaf, jnp.asarray(leaf).dtype) for leaf in leaves])
 
 
+def with_floats(tree: Tree) -> Tree:
+    """Integers of a start as floating-point numbers, whoever holds them; anything else as it is."""
+
+    def one(leaf: Any) -> Any:
+        if type(leaf) is int:
+            return float(leaf)
+        if not np.issubdtype(getattr(leaf, "dtype", bool), np.integer):
+            return leaf
+        return np.asarray(leaf, jnp.zeros(()).dtype)
+
+    return jax.tree.map(one, tree)
+
+
 def lists_as_arrays(who: str, name: str, tree: Tree, problem: Any = None) -> Tree:
     """Lists and tuples of numbers, nested or not and not all of them integers, as arrays."""
     if not any(map(_listed, jax.tree.leaves(tree, is_leaf=_listed))) or _takes(problem, tree):

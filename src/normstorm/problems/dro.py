@@ -38,10 +38,11 @@ these, and also at most d (w Ls + 2 G^2 M/lam) as above, with the largest w at z
 
 from __future__ import annotations
 
-import importlib
+import importlib.util
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 import jax
@@ -118,7 +119,7 @@ class ChiSquareDRO(FiniteSum, Certified):
         return raised(z, spread), raised(z, radius * jnp.minimum(nearby, everywhere))
 
     def start(self) -> jax.Array:
-        return jnp.zeros(np.shape(self.data[0])[1] + 1).at[-1].set(self.multiplier)
+        return jnp.asarray(np.append(np.zeros(np.shape(self.data[0])[1]), self.multiplier))
 
     def objective_smoothness(self) -> tuple[float, float]:
         return LS + G**2 / self.lam, LS / G
@@ -197,16 +198,26 @@ def dro_cvar(n: int = 200, dim: int = 5, lam: float = 0.5, al: float = 0.2, seed
 def dro_regression(lam: float = 0.5) -> DiabetesDRO:
     """Measurements and target standardised, then each row of measurements divided by its length."""
     lam = number("dro-regression", "lam", lam, POSITIVE)
-    try:
-        datasets = importlib.import_module("sklearn.datasets")
-    except ImportError:
-        raise ValueError(
-            "dro-regression: scikit-learn must be installed, its diabetes data are the problem; got no such package"
-        ) from None
-    a, b = datasets.load_diabetes(return_X_y=True, scaled=False)
+    a, b = _diabetes()
     a, b = (a - a.mean(axis=0)) / a.std(axis=0), (b - b.mean()) / b.std()
     rows = (a / np.linalg.norm(a, axis=1, keepdims=True) * (1 - 1e-12), b)
     return DiabetesDRO(rows, lam, best_multiplier(b, lam, chi2_weight), lower_bound(*rows))
+
+
+def _diabetes() -> tuple[Matrix, Matrix]:
+    """Measurements and targets from scikit-learn's own files: to import its loader takes longer than all the rest."""
+    found = importlib.util.find_spec("sklearn")
+    if found is None or not found.submodule_search_locations:
+        raise ValueError(
+            "dro-regression: scikit-learn must be installed, its diabetes data are the problem; got no such package"
+        )
+    folder = Path(found.submodule_search_locations[0]) / "datasets" / "data"
+    try:
+        a, b = (np.loadtxt(folder / f"diabetes_{name}.csv.gz") for name in ("data_raw", "target"))
+        return a, b
+    except OSError:  # another version keeps them elsewhere
+        a, b = importlib.import_module("sklearn.datasets").load_diabetes(return_X_y=True, scaled=False)
+        return a, b
 
 
 def lower_bound(a: Matrix, b: Matrix) -> float:

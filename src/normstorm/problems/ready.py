@@ -28,6 +28,7 @@ from .models import (
 from .tables import table_rows
 
 SINGULAR = 1e-10  # a least eigenvalue below this part of the largest one counts as none
+LARGEST = 1e60
 LONGEST_NEWTON = 500  # columns for which a lower bound of F* is looked for
 STEPS = 30
 CLOSE = 1e-3  # of F: a lower bound that is near enough
@@ -135,6 +136,12 @@ def _table(who: str, features: Any, second: Any, name: str) -> tuple[Matrix, Mat
         )
     if not np.any(a):
         raise ValueError(f"{who}: features must not all be 0; got zeros")
+    for which, table in (("features", a), (name, b)):
+        if (size := float(np.max(np.abs(table.astype(float))))) > LARGEST:
+            raise ValueError(
+                f"{who}: {which} must be at most {LARGEST:g} in size, as the constants are made of fourth powers of "
+                f"them, so divide them by a number; got {size:.3g}"
+            )
     return a.astype(float), b.astype(float)
 
 

@@ -19,7 +19,7 @@ from normstorm._shared.validate import number
 from normstorm.theory.constants import Constants
 
 from .base import STATIC, FiniteSum, check_sense, mean_gradient, pytree
-from .check import lists_as_arrays
+from .check import lists_as_arrays, with_floats
 from .protocol import Problem
 from .tables import check_finite, check_loss, table_rows
 
@@ -148,25 +148,42 @@ def from_loss(
     range      range(x, radius), if known: (spread, change) for almost every sample, the radius of a ball that holds
                grad f(x, s), and a bound of its change within the radius; also a claim, held to a few samples in a run
     """
+    return _made("from_loss", "start", loss, data, start, constants, infimum, objective, name, range)
+
+
+def _made(
+    who: str,
+    which: str,
+    loss: Loss,
+    data: Any,
+    start: Any,
+    constants: Known = None,
+    infimum: float | None = None,
+    objective: Callable[[Any], jax.Array] | None = None,
+    name: str = "my-problem",
+    range: KnownRange = None,
+) -> DataProblem | StreamProblem:
+    """`from_loss`; `who` refuses, and calls the start `which`."""
     if not callable(loss):
-        raise ValueError(f"from_loss: loss must be a function of x and one sample; got loss={loss!r}")
+        raise ValueError(f"{who}: loss must be a function of x and one sample; got loss={loss!r}")
     if not (constants is None or isinstance(constants, Constants) or callable(constants)):
-        raise ValueError(f"from_loss: constants must be Constants, a function of x0 or None; got {constants!r}")
+        raise ValueError(f"{who}: constants must be Constants, a function of x0 or None; got {constants!r}")
     if not (range is None or callable(range)):
-        raise ValueError(f"from_loss: range must be a function of x and a radius or None; got range={range!r}")
-    infimum = None if infimum is None else number("from_loss", "infimum", infimum)
-    x0 = jax.tree.map(np.asarray, lists_as_arrays("from_loss", "start", start))
+        raise ValueError(f"{who}: range must be a function of x and a radius or None; got range={range!r}")
+    infimum = None if infimum is None else number(who, "infimum", infimum)
+    with jax.enable_x64(True):  # a start that is no array of its own precision is kept with all its digits
+        x0 = jax.tree.map(np.asarray, lists_as_arrays(who, which, with_floats(start)))
     if not jax.tree.leaves(x0) or any(not np.issubdtype(leaf.dtype, np.floating) for leaf in jax.tree.leaves(x0)):
-        raise ValueError(f"from_loss: start must be a pytree of floating-point arrays; got start={start!r}")
+        raise ValueError(f"{who}: {which} must be a pytree of floating-point arrays; got {which}={start!r}")
     for path, leaf in jax.tree_util.tree_leaves_with_path(x0):
-        check_finite("from_loss", "start", f"start{jax.tree_util.keystr(path)}", leaf)
+        check_finite(who, which, f"{which}{jax.tree_util.keystr(path)}", leaf)
     if callable(data):
-        check_loss("from_loss", loss, x0, _first(_checked_samples(data)))
+        check_loss(who, loss, x0, _first(_checked_samples(who, data)))
         return StreamProblem(x0, loss, data, objective, constants, infimum, name, range)
     if objective is not None:
-        raise ValueError("from_loss: objective must be None for arrays of data, which give F exactly; got a function")
-    rows = table_rows("from_loss", data)
-    check_loss("from_loss", loss, x0, _first(rows))
+        raise ValueError(f"{who}: objective must be None for arrays of data, which give F exactly; got a function")
+    rows = table_rows(who, data)
+    check_loss(who, loss, x0, _first(rows))
     return DataProblem(rows, x0, loss, constants, infimum, name, range)
 
 
@@ -186,29 +203,29 @@ def as_problem(who: str, problem: Any, data: Any = None, x0: Any = None) -> tupl
         missing = [name for name, value in (("data", data), ("x0", x0)) if value is None]
         raise ValueError(f"{who}: a loss must come with data and x0; got no {' and no '.join(missing)}")
     name = getattr(problem, "__name__", "my-problem")
-    return from_loss(problem, data, x0, name=name if name.isidentifier() else "my-problem"), None
+    return _made(who, "x0", problem, data, x0, name=name if name.isidentifier() else "my-problem"), None
 
 
 def _first(rows: Any) -> Any:
     return jax.tree.map(lambda leaf: np.asarray(leaf[0]), rows)
 
 
-def _checked_samples(sampler: Callable[[jax.Array, int], Any]) -> Any:
+def _checked_samples(who: str, sampler: Callable[[jax.Array, int], Any]) -> Any:
     """A few samples. The sampler is traced once: what is not from the key would be the same at every step."""
     n = 3
     first, second = (jax.tree.map(np.asarray, sampler(jax.random.key(0), n)) for _ in range(2))
     shapes = sorted({leaf.shape for leaf in jax.tree.leaves(first)})
     if not shapes or any(shape[:1] != (n,) for shape in shapes):
         raise ValueError(
-            "from_loss: data must be a sampler(key, n) that returns n samples along the leading axis of its arrays; "
+            f"{who}: data must be a sampler(key, n) that returns n samples along the leading axis of its arrays; "
             f"got shapes {', '.join(map(str, shapes)) or 'of nothing'} for n={n}"
         )
     if not _same(first, second):
         raise ValueError(
-            "from_loss: data must be a sampler that depends on nothing but key and n; got two answers for one key"
+            f"{who}: data must be a sampler that depends on nothing but key and n; got two answers for one key"
         )
     for path, leaf in jax.tree_util.tree_leaves_with_path(first):
-        check_finite("from_loss", "data", f"samples{jax.tree_util.keystr(path)}", leaf)
+        check_finite(who, "data", f"samples{jax.tree_util.keystr(path)}", leaf)
     return first
 
 

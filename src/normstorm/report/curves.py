@@ -17,14 +17,15 @@ from normstorm.theory.plan import round_up
 
 BLUE, ORANGE, RED, GREY = "#3f8fd6", "#d9793b", "#cc4b42", "#888888"
 HEIGHT = 320
+CALM = 0.01  # a median that has moved by no more of itself has not moved
 CLOSE = 0.05  # lines nearer than this share of the bound are one line with two names
 NOW, MEAN = "||grad F(x_t)||", "its average over steps 1..t"
 
 
 def gradient_chart(trace: Trace, bound: float, source: str, target: float | None) -> alt.LayerChart:
-    """||grad F(x_t)|| and its running average, with a bound ("proven", say) and the target as lines."""
-    cost = costs(trace)
-    rows = [*band(cost, trace.grad_norm, NOW), *band(cost, trace.running_mean, MEAN)]
+    """||grad F(x_t)|| and its running average, if known, with a bound ("proven", say) and the target as lines."""
+    cost, averaged = costs(trace), not np.isnan(trace.running_mean).all()
+    rows = [*band(cost, trace.grad_norm, NOW), *(band(cost, trace.running_mean, MEAN) if averaged else ())]
     label = f"{source} bound {round_up(bound)}"
     lines = []
     if target is not None and abs(target - bound) < CLOSE * bound:
@@ -32,14 +33,19 @@ def gradient_chart(trace: Trace, bound: float, source: str, target: float | None
     elif target is not None:
         lines = [{"y": target, "label": f"target {target:g}", "colour": GREY}]
     lines.append({"y": bound, "label": label, "colour": RED})
-    return _chart(rows, lines, "gradient norm", {NOW: BLUE, MEAN: ORANGE})
+    first = float(np.max(trace.grad_norm[:, 0]))
+    if np.isfinite(first) and first > 0:
+        lines.append({"y": first, "label": f"at the start {first:.4g}", "colour": GREY})
+    return _chart(rows, lines, "gradient norm", {NOW: BLUE} | ({MEAN: ORANGE} if averaged else {}))
 
 
 def value_chart(trace: Trace, infimum: float | None, kind: str) -> alt.LayerChart:
     """F(x_t) minus what is known of its infimum."""
     title = "F(x_t)" if infimum is None else f"F(x_t) - {'F*' if kind == 'exact' else kind + ' of F'}"
     values = trace.value if infimum is None else trace.value - infimum
-    return _chart([*band(costs(trace), values, title)], [], title, {title: BLUE})
+    first = float(values[0, 0])
+    lines = [{"y": first, "label": f"at the start {first:.4g}", "colour": GREY}] if np.isfinite(first) else []
+    return _chart([*band(costs(trace), values, title)], lines, title, {title: BLUE})
 
 
 def error_chart(trace: Trace) -> alt.LayerChart:
@@ -54,7 +60,7 @@ def lines(given: Mapping[str, Any]) -> alt.Chart:
     names = list(dict.fromkeys(point["series"] for point in points))
     kinds = [_usable(kind, [p[key] for p in points]) for key, kind in zip("xy", given["scales"], strict=True)]
     x, y = (
-        channel(f"{key}:Q", title=given[key], scale=alt.Scale(type=kind, zero=False, nice=False), axis=_axis(form))
+        channel(f"{key}:Q", title=given[key], scale=_scale(kind), axis=axis(form))
         for channel, key, kind, form in ((alt.X, "x", kinds[0], "~s"), (alt.Y, "y", kinds[1], "~g"))
     )
     legend = None if len(names) == 1 else alt.Legend(title=None, orient="bottom", columns=1, labelLimit=0)
@@ -67,6 +73,11 @@ def lines(given: Mapping[str, Any]) -> alt.Chart:
 
 def _usable(kind: str, values: Sequence[float]) -> Any:
     return kind if all(value > 0 for value in values) else "linear"
+
+
+def _scale(kind: Any) -> alt.Scale:
+    """From the least to the largest number; a logarithmic one has no zero to leave out."""
+    return alt.Scale(type="log", nice=False) if kind == "log" else alt.Scale(type=kind, zero=False, nice=False)
 
 
 def costs(trace: Trace) -> np.ndarray:
@@ -94,36 +105,51 @@ def band(cost: np.ndarray, values: np.ndarray, series: str) -> Iterator[dict[str
         yield {"cost": int(asked), "series": series} | {n: v if np.isfinite(v) else None for n, v in row.items()}
 
 
+def eventful(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the steps at the beginning in which no median moves by a hundredth, but for the last of them."""
+    moved = []
+    for series in dict.fromkeys(row["series"] for row in rows):
+        own = [row for row in rows if row["series"] == series and row["median"] is not None]
+        far = [row["cost"] for row in own if abs(row["median"] - own[0]["median"]) > CALM * abs(own[0]["median"])]
+        moved += far[:1]
+    if not moved:
+        return rows
+    before = [row["cost"] for row in rows if row["cost"] < min(moved)]
+    return [row for row in rows if row["cost"] >= max(before, default=0)]
+
+
 def _chart(
     rows: list[dict[str, Any]], lines: list[dict[str, Any]], title: str, colours: dict[str, str]
 ) -> alt.LayerChart:
     numbers = [v for row in rows for k, v in row.items() if k not in ("cost", "series") and v is not None]
     kind: Any = "log" if all(v > 0 for v in numbers) else "linear"
-    x = alt.X("cost:Q", title="sample gradients of one seed", scale=alt.Scale(type="log", nice=False), axis=_axis("~s"))
-    scale = alt.Scale(type=kind, zero=False, nice=False)
-    y = {name: alt.Y(f"{name}:Q", title=title, scale=scale, axis=_axis("~g")) for name in ("low", "median", "maximum")}
-    legend = None if len(colours) == 1 else alt.Legend(title=None, orient="top", labelLimit=0)
+    x = alt.X("cost:Q", title="sample gradients of one seed", scale=alt.Scale(type="log", nice=False), axis=axis("~s"))
+    scale = _scale(kind)
+    y = {name: alt.Y(f"{name}:Q", title=title, scale=scale, axis=axis("~g")) for name in ("low", "median", "maximum")}
+    legend = None if len(colours) == 1 else alt.Legend(title=None, orient="top", labelLimit=0, columns=1)
     domain = alt.Scale(domain=list(colours), range=list(colours.values()))
     colour = alt.Color("series:N", scale=domain, legend=legend)
     tooltip = [alt.Tooltip(f"{n}:Q", format=".4g") for n in ("median", "low", "high", "maximum")]
     tips = ["series:N", alt.Tooltip("cost:Q", title="sample gradients", format=","), *tooltip]
-    base = alt.Chart(alt.InlineData(values=rows)).encode(x, colour)
+    base = alt.Chart(alt.InlineData(values=eventful(rows))).encode(x, colour)
     layers = [
         base.mark_area(opacity=0.22).encode(y["low"], alt.Y2("high:Q")),
         base.mark_line(strokeWidth=1, strokeDash=[2, 2]).encode(y["maximum"]),
         base.mark_line(strokeWidth=2).encode(y["median"]),
         base.mark_point(opacity=0, size=120).encode(y["median"], tooltip=tips),
-        *(layer for line in lines for layer in _rule(line, scale)),
+        *(layer for line in lines for layer in rule(line, scale)),
     ]
     return alt.LayerChart(layer=layers, width="container", height=HEIGHT)
 
 
-def _rule(line: dict[str, Any], scale: alt.Scale) -> Iterator[alt.Chart]:
+def rule(line: dict[str, Any], scale: alt.Scale) -> Iterator[alt.Chart]:
+    """A level with its name."""
     over = alt.Chart(alt.InlineData(values=[line]))
     height = alt.Y("y:Q", scale=scale)
     yield over.mark_rule(color=line["colour"], strokeWidth=1.5, strokeDash=[6, 4]).encode(height)
     yield over.mark_text(align="left", x=6, dy=-8, fontSize=12, color=line["colour"]).encode(height, text="label:N")
 
 
-def _axis(form: str) -> alt.Axis:
+def axis(form: str) -> alt.Axis:
+    """Numbers in this form, a few of them."""
     return alt.Axis(format=form, tickCount=6, titlePadding=10)

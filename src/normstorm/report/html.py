@@ -6,6 +6,8 @@ already is a `Markup`; everything else is escaped, so that a name or a path cann
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Mapping
 from functools import cache
 from importlib import resources
@@ -15,6 +17,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 Row = tuple[str, ...]
+SNIPPET = "window.vegaEmbed = vegaEmbed;"
+BUNDLER = (
+    "import sys, vl_convert; sys.stdout.reconfigure(encoding='utf-8'); "
+    "print(vl_convert.javascript_bundle(*sys.argv[1:]))"
+)
 CONFIG = {
     "background": None,
     "font": "system-ui, sans-serif",
@@ -54,11 +61,38 @@ def _style() -> Markup:
     return Markup(resources.files("normstorm.report").joinpath("style.css").read_text(encoding="utf-8"))
 
 
+def prepare_library() -> None:
+    """Begin to bundle Vega, in a process beside this one, for a page that comes later."""
+    _bundling()
+
+
 @cache
 def _library() -> Markup:
     """Vega, which draws the charts in the reader's browser."""
-    import altair  # here, because a page without charts does without them
+    found = _bundling().communicate()[0]
+    return Markup(found or _bundled())
+
+
+@cache
+def _bundling() -> subprocess.Popen[str]:
+    """Its bundler keeps Python from anything else for a second, an interruption included."""
+    return subprocess.Popen(
+        [sys.executable, "-c", BUNDLER, SNIPPET, _vega_lite()],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        encoding="utf-8",
+    )
+
+
+def _bundled() -> str:
     import vl_convert
 
-    version = altair.SCHEMA_VERSION.rpartition(".")[0]
-    return Markup(vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version))
+    bundle: str = vl_convert.javascript_bundle(SNIPPET, _vega_lite())
+    return bundle
+
+
+def _vega_lite() -> str:
+    """The version that altair writes for, as 5.20."""
+    import altair  # here, because a page without charts does without them
+
+    return altair.SCHEMA_VERSION.rpartition(".")[0]

@@ -7,12 +7,14 @@ from typing import Any
 from urllib.parse import quote
 
 from normstorm.solve import Race
-from normstorm.solve.export import as_csv, as_json, shown_numbers
+from normstorm.solve.beside import MEANINGS
+from normstorm.solve.export import as_csv, as_json, named_numbers, shown_numbers
 from normstorm.theory.plan import round_up
 
 from .run_report import RunReport
 
 Pair = tuple[str, str]
+MOST_SHOWN = 24
 
 
 def race_of(found: RunReport) -> Race:
@@ -22,9 +24,37 @@ def race_of(found: RunReport) -> Race:
 
 def point_rows(found: RunReport) -> list[Pair]:
     """x, F(x) and why this point."""
-    result = found.result
+    return [("x", shown_numbers(found.result.x, "--json")), *_of_point(found)]
+
+
+def _of_point(found: RunReport) -> list[Pair]:
+    result, race = found.result, race_of(found)
     value = "unknown: the problem gives gradients alone" if result.value is None else str(result.value)
-    return [("x", shown_numbers(result.x, "--json")), ("F(x)", value), ("which", result.reason)]
+    rows = [("F(x)", value)]
+    if race.start_value is not None:
+        rows.append(("F at the start", f"{race.start_value:.6g}"))
+    if race.start_norm is not None:
+        rows.append(("||grad F|| at the start", f"{race.start_norm:.4g}"))
+    return [*rows, ("which", result.reason)]
+
+
+def first_numbers(found: RunReport) -> tuple[list[Pair], str]:
+    """The first numbers of x with their names, and in a sentence how many there are."""
+    every = named_numbers(found.result.x)
+    shown = [(name, f"{value:.8g}") for name, value in every[:MOST_SHOWN]]
+    left = f"The first {MOST_SHOWN} of {len(every):,} numbers; all are in the files." if every[MOST_SHOWN:] else ""
+    return shown, left
+
+
+def beside_rows(found: RunReport) -> list[tuple[str, str, str]]:
+    """What was asked beside what is counted: kind, number, and what for."""
+    return [(name, f"{count:,}", MEANINGS[name]) for name, count in found.result.beside.items()]
+
+
+def beside_sentence(found: RunReport) -> str:
+    """The same for a terminal; empty if there is nothing."""
+    parts = [f"{count:,} ({MEANINGS[name]})" for name, count in found.result.beside.items()]
+    return f"Not counted above: {', '.join(parts)}." if parts else ""
 
 
 def cost_rows(found: RunReport) -> list[Pair]:
@@ -102,4 +132,6 @@ def page_parts(found: RunReport) -> dict[str, Any]:
     """What the template is given beside what every run has."""
     files = (("csv", "text/csv", as_csv(found.result.x)), ("json", "application/json", as_json(found.result)))
     links = [(f"x.{end}", f"data:{kind};charset=utf-8,{quote(text)}") for end, kind, text in files]
-    return {"point": point_rows(found), "downloads": links, "race": cost_rows(found), "seeds": seed_rows(found)}
+    x, left = first_numbers(found)
+    point: dict[str, Any] = {"x": x, "more_numbers": left, "point": _of_point(found), "downloads": links}
+    return point | {"race": cost_rows(found), "beside": beside_rows(found), "seeds": seed_rows(found)}

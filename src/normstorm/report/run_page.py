@@ -12,7 +12,7 @@ from normstorm.solve.certify import ASSUMPTIONS
 from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan, round_up
 
-from . import curves, html, race_rows
+from . import curves, html, race_chart, race_rows
 from .html import Row
 from .run_report import RunReport
 
@@ -39,6 +39,8 @@ def page(found: RunReport) -> str:
         summary=race_rows.summary(found) if raced else summary(found),
         warning=" ".join(filter(None, (result.void, _lost_digits(found)))),
         tiles=race_rows.tiles(found) if raced else _tiles(found),
+        guarantee=result.certificate.guarantee,
+        exact=found.problem.is_exact,
         last_step=f"{result.trajectory.steps:,}",
         observed=[] if raced else observed_rows(found),
         diverged=lost[:MOST_LISTED],
@@ -214,14 +216,14 @@ def constant_rows(known: Constants) -> list[Row]:
 
 
 def _charts(found: RunReport) -> dict[str, dict[str, Any]]:
-    if not found.problem.is_exact:
-        return {}
     result, problem = found.result, found.problem
-    trace, source = curves.while_all_run(result.trace), "proven" if result.stop == "plan" else "certified"
-    bound = result.bound if result.race is None else result.certificate.upper_bound
-    charts = {
-        "gradient": curves.gradient_chart(trace, bound, source, found.request.target),
-        "value": curves.value_chart(trace, problem.infimum, problem.infimum_kind),
-        "error": curves.error_chart(trace),
-    }
+    charts: dict[str, Any] = {}
+    if result.race is not None:
+        charts["guarantee"] = race_chart.race_chart(found)
+    if problem.is_exact:
+        trace, source = curves.while_all_run(result.trace), "proven" if result.stop == "plan" else "certified"
+        bound = result.bound if result.race is None else result.certificate.upper_bound
+        charts["gradient"] = curves.gradient_chart(trace, bound, source, found.request.target)
+        charts["value"] = curves.value_chart(trace, problem.infimum, problem.infimum_kind)
+        charts["error"] = curves.error_chart(trace)
     return {name: chart.to_dict() for name, chart in charts.items()}

@@ -52,6 +52,11 @@ class RunReport:
         return f"The plan for this target asks {plan.sample_gradients:,} sample gradients, and was not run."
 
     @property
+    def answered(self) -> bool:
+        """Whether there is a certificate, at the target if a race had one, and nothing contradicts what it rests on."""
+        return self.result.certificate.certified and not self.result.void
+
+    @property
     def dimension(self) -> int:
         return dimension(self.result.x)
 
@@ -111,6 +116,7 @@ class RunReport:
             "contradictions": None if result.contradictions is None else result.contradictions.to_dict(),
             "race": None if result.race is None else result.race.to_dict(),
             "sample_gradients": result.sample_gradients,
+            "beside": result.beside,
             "seconds": self.seconds,
             "versions": versions(),
             "command": self.command,

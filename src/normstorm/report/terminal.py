@@ -140,6 +140,8 @@ def _race_parts(found: RunReport) -> Iterator[RenderableType]:
         table.add_row(*row)
     table.add_row("seconds, compilation included", f"{found.seconds:.1f}")
     yield table
+    if beside := race_rows.beside_sentence(found):
+        yield Text(beside)
     table = _table("All seeds", "", "", "", header=False)
     for seeds in race_rows.seed_rows(found):
         table.add_row(*seeds)

@@ -12,8 +12,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared import validate
@@ -25,6 +23,7 @@ from normstorm.theory.plan import DEFAULT_CONFIDENCE, round_up
 from normstorm.theory.sequential_test import LOST, MARGIN, PILOT, PointTest, SampleRange, pilot_size
 
 from .fresh import CHOOSING, LOOKED, RACING, Array, Gradients, summarise, whole_size
+from .held import NO_CLAIM, Held
 
 Tree = Any
 MOST_SAMPLES = 10**8
@@ -51,6 +50,8 @@ class PointCertificate:
     target     what was asked for, if anything was
     rounding   what another rounding of x changes in a sample gradient; the bound counts it
     lost_digits   it is more than a hundredth of the bound, and nothing is certified
+    contradicted  of the samples, so many are farther from grad F(x) than the noise that is assumed allows: what is
+                  certified is void
     """
 
     upper_bound: float
@@ -62,6 +63,7 @@ class PointCertificate:
     target: float | None = None
     rounding: float = 0.0
     lost_digits: bool = False
+    contradicted: int = 0
 
     @property
     def certified(self) -> bool:
@@ -83,7 +85,8 @@ class PointCertificate:
             )
         return (
             f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
-            f"most {bound} at the returned point, if assumptions 2 and {ASSUMPTIONS[self.sense]} hold."
+            f"most {bound} at the returned point, if assumptions 2 and {ASSUMPTIONS[self.sense]} hold"
+            + (f"; but {self.contradicted:,} of these samples contradict them." if self.contradicted else ".")
         )
 
     def __str__(self) -> str:
@@ -266,7 +269,9 @@ def _of_race(
     found: PointCertificate, estimated: bool, looked: int, confidence: float, target: float | None
 ) -> PointCertificate:
     sense = "estimated" if estimated and found.sense != "exact" else found.sense
-    return _labelled(replace(found, sense=sense, samples=found.samples + looked), confidence, target)
+    beyond = 0 if estimated else found.contradicted  # of an estimate it is no claim
+    found = replace(found, sense=sense, samples=found.samples + looked, contradicted=beyond)
+    return _labelled(found, confidence, target)
 
 
 def _fixed(
@@ -275,13 +280,15 @@ def _fixed(
     if whole is not None and whole <= samples:
         return _exact(source)
     noise = noise or _noise(source, sense)
+    held = source.held = Held(noise if sense == "almost-sure" else NO_CLAIM)
     groups = groups_for(delta) if sense == "mean-square" and samples >= groups_for(delta) else 1
     summary = summarise(source, samples, groups)
     bound = upper_bound(summary, noise.sigma0, noise.sigma1, delta, sense, noise.spread)
     # What the sums can have lost; the mean length of a gradient is at most this bracket.
     bound = bound * (1 + MARGIN) + LOST * (summary.mean_norm + math.sqrt(summary.trace))
     method = "fixed" if sense == "almost-sure" else "groups"
-    return _rounded(bound, source.change(), summary.samples, summary.mean_norm, sense, method)
+    found = _rounded(bound, source.change(), summary.samples, summary.mean_norm, sense, method)
+    return replace(found, contradicted=held.beyond)
 
 
 def _until(
@@ -306,7 +313,8 @@ def _until(
     size = min(pilot_size(noise, delta), max(HELD // source.dimension, PILOT))
     if budget < 2 * size:
         return _fixed(source, budget, delta, sense, whole, noise)
-    test = PointTest(source.dimension, max(target - change, target / 2), delta, noise)
+    test, held = PointTest(source.dimension, max(target - change, target / 2), delta, noise), Held(noise)
+    source.held = held
     rows = np.concatenate(list(source.draw(size)))
     finite = bool(np.isfinite(rows).all())
     if finite:
@@ -325,7 +333,8 @@ def _until(
             test.add(rows)
     samples = test.samples if finite else test.samples + size
     bound = test.bound if finite else math.inf
-    return _rounded(bound, change, samples, test.mean_norm, sense, test.method or "top")
+    tested = _rounded(bound, change, samples, test.mean_norm, sense, test.method or "top")
+    return replace(tested, contradicted=held.beyond)
 
 
 def _doubled(
@@ -406,8 +415,7 @@ def _noise(source: Gradients, sense: Sense) -> SampleRange:
     if sense == "mean-square" or not callable(local):
         known = source.problem.constants(None, sense)
         return SampleRange(known.sigma0, known.sigma1)
-    with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
-        spread = validate.real(local(jax.tree.map(jnp.asarray, source.x), 0.0)[0])
+    spread = validate.real(source.spread())
     spread = spread * (1 + MARGIN) if spread >= 0 else math.inf
     try:
         known = source.problem.constants(None, sense)

@@ -76,6 +76,7 @@ def as_json(result: Result) -> str:
         "trajectory": result.trajectory.to_dict(),
         "contradictions": None if result.contradictions is None else result.contradictions.to_dict(),
         "sample_gradients": result.sample_gradients,
+        "beside": result.beside,
     }
     return json.dumps(jsonable(found), indent=2, allow_nan=False) + "\n"
 

@@ -44,6 +44,7 @@ from normstorm.problems.protocol import Problem
 
 from .certify import PointCertificate, best_bound, certify, race_test
 from .fresh import is_finite, signed_seed, whole_size
+from .value import is_above
 
 Tree = Any
 Path = str | os.PathLike[str]
@@ -54,6 +55,7 @@ GROWTH = 1.05  # of steps from one look to the next
 LEAST_SEEN = 6  # measurements before an error bar is looked at
 FIRST_TEST = 512  # sample gradients, of an algorithm without an error bar
 TABLE = 2**20  # numbers of a table of gradients, at most
+LONG, BATCH = 256, 32  # numbers of x from which on so many samples of a step cost hardly more time than one
 SECONDS = 30.0  # between two checkpoints
 METHODS = "fixed", "top", "pairs", "groups", "exact", "none"
 SENSES = "almost-sure", "mean-square", "exact", "estimated"
@@ -90,7 +92,8 @@ class Standing(NamedTuple):
 class FastArm:
     """How it went: every seed's certificate and point, what it cost, and the trace of the search.
 
-    `lost` are the seeds whose point was not finite: theirs is the start.
+    `lost` are the seeds whose point was not finite, `above` those without a certificate whose point has a larger F than
+    the start: both return the start.
     """
 
     standing: Standing
@@ -98,15 +101,18 @@ class FastArm:
     trace: Trace
     algorithm: str
     lost: np.ndarray
+    above: np.ndarray
 
     def point(self, seed: int) -> Tree:
         return jax.tree.map(lambda leaf: leaf[seed], self.standing.x)
 
 
 def fast_algorithm(problem: Problem, x: Tree) -> Algorithm:
-    """kalman_storm, with the table of a finite sum that is small enough."""
-    size = whole_size(problem)
-    return kalman_storm(table=size is not None and size * dimension(x) <= TABLE)
+    """kalman_storm, with the table of a finite sum that is small enough, and larger batches of one that is not."""
+    size, d = whole_size(problem), dimension(x)
+    if size is None or size * d <= TABLE:
+        return kalman_storm(table=size is not None)
+    return kalman_storm(K=BATCH if d >= LONG else 1)
 
 
 class Bar(NamedTuple):
@@ -186,7 +192,7 @@ class _Arm:
         first = 0 if self.filtered else FIRST_TEST
         zero, point = np.zeros(n, np.int64), self.stages.point
         self.standing = Standing(
-            zero, zero, zero + first, zero, zero, np.zeros((n, 5)), np.zeros((n, 3), np.int64), point
+            zero, zero, zero + first, zero, zero, np.zeros((n, 5)), np.zeros((n, 4), np.int64), point
         )
         self.standing = jax.tree.map(np.array, self.standing)
         if checkpoint is not None and os.path.exists(checkpoint):
@@ -305,7 +311,8 @@ class _Arm:
         self.certificates[i] = found
         numbers = found.upper_bound, found.confidence, found.mean_norm, found.rounding, float(found.lost_digits)
         self.standing.found[i] = numbers
-        self.standing.kinds[i] = found.samples, SENSES.index(found.sense), METHODS.index(found.method)
+        words = SENSES.index(found.sense), METHODS.index(found.method)
+        self.standing.kinds[i] = found.samples, *words, found.contradicted
         for kept, leaf in zip(jax.tree.leaves(self.standing.x), jax.tree.leaves(x), strict=True):
             kept[i] = leaf
 
@@ -313,8 +320,9 @@ class _Arm:
         if self.standing.tests[i] == 0:
             return None
         bound, confidence, mean_norm, rounding, lost = (float(v) for v in self.standing.found[i])
-        samples, sense, method = (int(v) for v in self.standing.kinds[i])
+        samples, sense, method, beyond = (int(v) for v in self.standing.kinds[i])
         words: dict[str, Any] = {"method": METHODS[method], "target": self.limits.target, "lost_digits": bool(lost)}
+        words["contradicted"] = beyond
         return PointCertificate(bound, confidence, samples, mean_norm, SENSES[sense], rounding=rounding, **words)
 
     def progress(self) -> tuple[int, int, str]:
@@ -332,8 +340,9 @@ class _Arm:
         untested = standing.tests == 0
         x = jax.tree.map(lambda kept, now: _where(untested, now, kept), standing.x, stages.point)
         lost = np.array([not is_finite(jax.tree.map(lambda leaf, i=i: leaf[i], x)) for i in range(len(untested))])
-        x = jax.tree.map(lambda now, start: _where(lost, np.asarray(start, now.dtype)[None], now), x, self.x1)
-        standing = self._starts_known(np.flatnonzero(lost), standing)
+        above = self._above_start(x, lost)
+        x = jax.tree.map(lambda now, start: _where(lost | above, np.asarray(start, now.dtype)[None], now), x, self.x1)
+        standing = self._starts_known(np.flatnonzero(lost | above), standing)
         trace, ended = stages.result(), standing.ended
         late = trace.record_steps[None] > ended[:, None]
         names = "grad_norm", "running_mean", "value", "error"
@@ -343,7 +352,15 @@ class _Arm:
             ("mean_grad_norm", "mean_by_cost", "mean_estimate_norm", "min_grad_norm"), unknown
         )
         trace = replace(trace, stopped_at=ended.astype(np.int32), cost=standing.search, last=x, **shown, **means)
-        return FastArm(standing._replace(x=x), tuple(self.certificates), trace, self.algorithm.name, lost)
+        return FastArm(standing._replace(x=x), tuple(self.certificates), trace, self.algorithm.name, lost, above)
+
+    def _above_start(self, x: Tree, lost: np.ndarray) -> np.ndarray:
+        """Seeds without a certificate that have run away: F is larger there than at the start."""
+        open_ = [i for i, one in enumerate(self.certificates) if not lost[i] and (one is None or not one.certified)]
+        found = np.zeros(len(lost), bool)
+        for i in open_:
+            found[i] = is_above(self.problem, jax.tree.map(lambda leaf, i=i: leaf[i], x), self.x1)
+        return found
 
     def _starts_known(self, lost: np.ndarray, standing: Standing) -> Standing:
         """Of those that return the start: what a pass over all rows says of it, if it can be paid; else nothing."""

@@ -5,7 +5,7 @@ Keys are fold_in(seed, stream): steps of a run are below 2^30, so that no run us
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -33,10 +33,14 @@ CHECKED = 16
 
 
 class Gradients:
-    """A source of sample gradients of a problem at a point, each a row."""
+    """A source of sample gradients of a problem at a point, each a row.
+
+    `held` sees every block of fresh ones that is not only looked at.
+    """
 
     def __init__(self, problem: Problem, x: Tree, seed: int, stream: int = FRESH, part: int = 0) -> None:
         self.problem, self.seed, self.stream, self.part = problem, seed, stream, part
+        self.held: Callable[[Array], None] = lambda rows: None
         with jax.enable_x64(True):
             self.x = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
         self.dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.x))
@@ -51,7 +55,10 @@ class Gradients:
                 key = jax.random.fold_in(jax.random.key(self.seed), self.stream)
                 for number in (*((self.part,) if self.part else ()), group, start + count):
                     key = jax.random.fold_in(key, number)
-                yield self._asked(_drawn, _compiled_drawn, self.x, key, n=size)
+                rows = self._asked(_drawn, _compiled_drawn, self.x, key, n=size)
+            if group != LOOKED:
+                self.held(rows)
+            yield rows
             count += size
 
     def rows(self) -> Iterator[Array]:
@@ -80,6 +87,11 @@ class Gradients:
             return 0.0  # that a gradient is not finite is said elsewhere
         largest = max(float(np.max(np.linalg.norm(other - here, axis=1))) for other in others)
         return largest if np.isfinite(largest) else np.inf
+
+    def spread(self) -> float:
+        """The radius of a ball that holds every sample gradient at x, by the problem's `range`, as one program."""
+        with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
+            return float(self._asked(_spread, _compiled_spread, self.x))
 
     def _asked(self, plain: Any, compiled: Any, *arguments: Any, **options: Any) -> Array:
         # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
@@ -148,6 +160,11 @@ def _each(problem: Problem, x: Tree, batch: Tree) -> jax.Array:
     return jax.vmap(one)(batch)
 
 
+def _spread(problem: Any, x: Tree) -> jax.Array:
+    return jnp.asarray(problem.range(x, 0.0)[0])
+
+
+_compiled_spread = jax.jit(_spread)
 _compiled_drawn = jax.jit(_drawn, static_argnames="n")
 _compiled_at_each = jax.jit(_at_each, static_argnames="n")
 _compiled_each = jax.jit(_each)

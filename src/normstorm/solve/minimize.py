@@ -28,9 +28,10 @@ from normstorm._shared import checkpoint as storage
 from normstorm._shared import validate
 from normstorm.algorithms.catalogue import from_plan
 from normstorm.algorithms.core import Algorithm
+from normstorm.engine.execution import widths
 from normstorm.engine.results import Trace
 from normstorm.engine.run import run
-from normstorm.problems.check import as_point
+from normstorm.problems.check import as_point, with_floats
 from normstorm.problems.protocol import Problem
 from normstorm.problems.user import as_problem
 from normstorm.theory.fresh_samples import Sense, samples_for
@@ -38,11 +39,12 @@ from normstorm.theory.plan import DEFAULT_CONFIDENCE, Plan, round_up
 from normstorm.theory.planner.planner import plan as make_plan
 from normstorm.theory.two_phase import CANDIDATES, candidate_factor
 
+from .beside import asked_beside
 from .certify import PointCertificate, chosen_certificate, sample_count
 from .fingerprint import fingerprint
 from .precision import assess
 from .progress import Progress
-from .race import run_race
+from .race import race_precision, run_race
 from .result import Result
 from .trajectory import USUAL_STEPS, certificate_of, until_certified, watched
 from .value import value_at
@@ -82,7 +84,9 @@ def minimize(
 
     problem      `minimize(problem)`, `minimize(problem, x0)`, or `minimize(loss, data, x0)`: the loss of x and one row,
                  whose mean over all rows is F (see `from_loss`); needs no constants
-    x0           the starting point; the problem's own if not given
+    x0           the starting point; the problem's own if not given. A race runs in double precision, as the command
+                 does, whatever JAX is set to, unless all of x0 is float32; a plan in the precision that JAX is set to,
+                 of which its result says what it means
     target | budget | plan    exactly one. target: what ||grad F(x)|| is to be certified at. budget: sample gradients to
                  spend on the smallest bound; a race with a target may have one beside it. plan: see `normstorm.plan`
     confidence   of the certificate, and of the plan; 0.99, or the given plan's
@@ -110,15 +114,18 @@ def minimize(
     problem, x0 = as_problem("minimize", problem, data, x0)
     validate.has_methods("minimize", "problem", problem, ("sample", "grad", "start"))
     storage.usable("minimize", checkpoint)
-    if x0 is not None:
-        as_point("minimize", x0)
+    if width is not None and validate.integer(width) not in widths():
+        validate.refuse("minimize", "width", f"one of {', '.join(map(str, widths()))}, or None", width)
     confidence = None if confidence is None else validate.confidence("minimize", confidence)
     samples = None if samples is None else sample_count(samples)
     choose = _check_choice(choose, stop, target, budget)
     if _method(method, plan, stop, choose, samples) == "race":
         target, level = _check_race(target, budget, confidence)
         rho = validate.number("minimize", "rho", rho, validate.POSITIVE)
-        return run_race(problem, x0, target, budget, level, seeds, algorithm, rho, progress, checkpoint, width)
+        with race_precision(problem, x0):
+            x0 = None if x0 is None else as_point("minimize", with_floats(x0), problem)
+            return run_race(problem, x0, target, budget, level, seeds, algorithm, rho, progress, checkpoint, width)
+    x0 = None if x0 is None else as_point("minimize", with_floats(x0), problem)
     validate.has_methods("minimize", "problem", problem, ("constants",))
     if algorithm is not None:
         raise ValueError(f"minimize: algorithm must be None unless method is 'race'; got algorithm={algorithm!r}")
@@ -149,7 +156,10 @@ def minimize(
     if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
-    seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": run_check(problem, trace, found.constants)}
+    against = run_check(problem, trace, found.constants, x1, x)
+    seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": against}
+    tests, exact = CANDIDATES if choose == "two-phase" else 1, trace.steps if problem.is_exact else 0
+    seen["beside"] = asked_beside(problem, trace, tests, against, seen["value"], exact)
     return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop, **seen)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,6 +29,7 @@ from normstorm.theory.constants import Constants
 from normstorm.theory.plan import Plan
 from normstorm.theory.planner.planner import plan as make_plan
 
+from .beside import asked_beside
 from .certify import PointCertificate, observed_spread
 from .fast_arm import Allowance, FastArm, fast_algorithm, run_fast_arm
 from .fingerprint import fingerprint
@@ -37,12 +39,14 @@ from .progress import Progress
 from .promise import Kept, Promise, keep, promise_of
 from .result import Race, Result
 from .trajectory import TrajectoryCertificate
-from .value import value_at
+from .value import is_above, value_at
 from .watch import run_check
 
 Tree = Any
 UNKNOWN, PASSES = 10**6, 100  # sample gradients without constants, or so many passes over the data if they are more
 THE_START = "the start, as the run has left the finite numbers"
+RUN_AWAY = "the start, as F is larger where the run has ended and nothing is certified there"
+ABOVE = ", where F is larger than at the start"
 NOTHING_ALONG = "a race certifies its point, not the way to it"
 NOBODY = PointCertificate(np.inf, 1.0, 0, np.nan, "almost-sure", "none")
 
@@ -81,10 +85,26 @@ def run_race(
             lost = [i for i in range(len(todo)) if not _certified(fast.certificates[i])]
             found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
             kept = dict(zip(lost, found, strict=True)) if found else {}
-    contradictions = run_check(problem, fast.trace, constants)
-    result = _result(problem, promise, plan, fast, kept, arm, len(todo))
+    result = _result(problem, x1, promise, plan, fast, kept, arm, len(todo))
+    contradictions = run_check(problem, fast.trace, constants, x1, result.x)
+    promised = result.promise
+    if contradictions is not None and contradictions.found and promise is not None:
+        promised = f"Void, as it rests on contradicted constants: {promised[0].lower()}{promised[1:]}"
     certificate = replace(result.certificate, target=target)
-    return replace(result, certificate=certificate, contradictions=contradictions)
+    recorded = int(np.sum(fast.trace.record_steps <= fast.trace.stopped_at.max()))
+    exact = recorded + 1 if problem.is_exact else 0  # and the returned point
+    tests = 0 if result.race is None else result.race.tests
+    beside = asked_beside(problem, fast.trace, tests, contradictions, result.value, exact)
+    seen: dict[str, Any] = {"certificate": certificate, "contradictions": contradictions, "beside": beside}
+    return replace(result, promise=promised, **seen)
+
+
+def race_precision(problem: Problem, x0: Tree | None) -> AbstractContextManager[Any]:
+    """Double, unless all of the start is single already: then as JAX is set."""
+    with jax.enable_x64(True):
+        leaves = jax.tree.leaves(problem.start() if x0 is None else x0)
+    single = all(getattr(leaf, "dtype", None) == np.float32 for leaf in leaves)
+    return nullcontext() if single else jax.enable_x64(True)
 
 
 def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:
@@ -145,6 +165,7 @@ def _certified(certificate: PointCertificate | None) -> bool:
 
 def _result(
     problem: Problem,
+    x1: Tree,
     promise: Promise | None,
     plan: Plan | None,
     fast: FastArm,
@@ -154,13 +175,17 @@ def _result(
 ) -> Result:
     every = [_ended(fast, kept.get(i), promise, i) for i in range(seeds)]
     x, certificate, race = every[0]
-    points = jax.tree.map(lambda *leaves: np.stack(leaves), *(point for point, _, _ in every))
+    start = jax.tree.map(np.asarray, x1)
+    points = jax.tree.map(lambda *leaves: np.stack(leaves), start, *(point for point, _, _ in every))
+    norms, value, first = exact_norms(problem, points), value_at(problem, x), value_at(problem, start)
     race = race._replace(
         algorithm=arm.name,
         rows=whole_size(problem),
         costs=tuple(one.cost for _, _, one in every),
         bounds=tuple(found.upper_bound for _, found, _ in every),
-        norms=exact_norms(problem, points),
+        norms=None if norms is None else norms[1:],
+        start_norm=None if norms is None else norms[0],
+        start_value=None if first is None else first.value,
     )
     if promise is not None:
         race = race._replace(
@@ -171,8 +196,12 @@ def _result(
     none = TrajectoryCertificate(
         np.inf, (np.inf,) * seeds, certificate.confidence, "nothing", "of no weight", steps, NOTHING_ALONG
     )
-    seen: dict[str, Any] = {"stop": "race", "value": value_at(problem, x), "method": "race", "race": race}
-    reason = THE_START if fast.lost[0] and 0 not in kept else race.reason(steps)
+    seen: dict[str, Any] = {"stop": "race", "value": value, "method": "race", "race": race}
+    reason = race.reason(steps)
+    if 0 not in kept and (fast.lost[0] or fast.above[0]):
+        reason = THE_START if fast.lost[0] else RUN_AWAY
+    elif is_above(problem, x, start):
+        reason += ABOVE
     return Result(x, reason, plan, sentence, none, certificate, None, fast.trace, race.cost, **seen)
 
 

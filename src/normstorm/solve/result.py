@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,6 +35,7 @@ class Race(NamedTuple):
     rows               of a finite sum;   algorithm  of the fast arm
     costs, bounds      every seed's cost, and what is certified of its point
     norms              ||grad F|| at every seed's point, where F is known; no certificate rests on it
+    start_value, start_norm    F(x_1), exact or a mean over fresh samples, and ||grad F(x_1)||, where they are known
     """
 
     search: int
@@ -51,6 +52,8 @@ class Race(NamedTuple):
     costs: tuple[int, ...] = ()
     bounds: tuple[float, ...] = ()
     norms: tuple[float, ...] | None = None
+    start_value: float | None = None
+    start_norm: float | None = None
 
     @property
     def cost(self) -> int:
@@ -92,6 +95,7 @@ class Result:
     value         F(x), exact or with its standard error; None if the problem cannot say
     method        "race" or "plan";   race  what it cost and who ended it
     contradictions    of samples to constants that the problem's author has stated; None if there are no such constants
+    beside        what was asked beside sample_gradients, by kind (beside.py): checks, charts and F itself
     """
 
     x: Tree
@@ -108,6 +112,7 @@ class Result:
     method: str = "plan"
     race: Race | None = None
     contradictions: Contradictions | None = None
+    beside: dict[str, int] = field(default_factory=dict)
 
     def __str__(self) -> str:
         return as_text(self)
@@ -126,7 +131,12 @@ class Result:
     @property
     def void(self) -> str:
         """Why nothing is guaranteed that rests on the stated constants; empty if no sample contradicts them."""
-        return self.contradictions.statement if self.contradictions is not None and self.contradictions.found else ""
+        if self.contradictions is not None and self.contradictions.found:
+            return self.contradictions.statement
+        if beyond := self.certificate.contradicted:
+            samples = f"{beyond:,} of the {self.certificate.samples:,} samples at the returned point"
+            return f"Nothing that rests on the stated noise is guaranteed: {samples} contradict it."
+        return ""
 
     @property
     def planned(self) -> Plan:

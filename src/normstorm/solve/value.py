@@ -60,6 +60,15 @@ def value_at(problem: Problem, x: Tree) -> Value | None:
     return Value(float(losses.mean()), float(losses.std(ddof=1)) / math.sqrt(SAMPLES), "fresh samples", SAMPLES)
 
 
+def is_above(problem: Problem, x: Tree, start: Tree) -> bool:
+    """Whether F(x) is larger than F(start), beyond two standard errors where it is sampled, or not a number."""
+    here, there = value_at(problem, x), value_at(problem, start)
+    if here is None or there is None:
+        return False
+    doubt = 2 * (here.error + there.error) + 1e-12 * (abs(here.value) + abs(there.value))
+    return not here.value - there.value <= doubt
+
+
 def _asked(problem: Problem, plain: Callable[..., Tree], compiled: Callable[..., Tree], *arguments: Any) -> Any:
     known = not jax.tree_util.all_leaves([problem])
     return ask(partial(plain, problem), partial(compiled, problem) if known else None, *arguments)
