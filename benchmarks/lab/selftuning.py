@@ -203,7 +203,8 @@ def rival(name: str, method: str, budgets: tuple[int, ...], values: int, seeds: 
         for goal, column in (("average", 0), ("last", 1)):
             score = np.where(falls, np.mean(rows[:, :seeds, column], axis=1), np.inf)
             best = int(np.argmin(score))
-            entry[goal] = summary(rows[best, seeds:])[goal] if np.isfinite(score[best]) else None
+            seen = summary(rows[best, seeds:]) if np.isfinite(score[best]) else {}
+            entry[goal], entry[goal + "_value"] = seen.get(goal), seen.get("value")
             entry[goal + "_edge"] = best % 9 in (0, 8)
         out[str(budget)] = entry
     return out
