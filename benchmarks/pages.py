@@ -214,8 +214,8 @@ def comparison_time(report: dict[str, Any]) -> str:
     spec, tried = report["spec"], sum(p["settings_tried"] for p in report["problems"])
     return textwrap.fill(
         f"The tables of the comparison: {len(report['problems'])} problems, {tried:,} settings tried with "
-        f"{spec['tune_seeds']} seeds, {spec['seeds']} seeds of all that is shown, {spec['budget']:,} sample gradients a "
-        f"run: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores, compilation included.",
+        f"{spec['tune_seeds']} seeds, {spec['seeds']} seeds of all that is shown, {spec['budget']:,} sample gradients "
+        f"a run: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores, compilation included.",
         118,
     )
 
@@ -484,9 +484,14 @@ def ablation_table(report: dict[str, Any]) -> str:
 
 
 def rescaling_line(report: dict[str, Any]) -> str:
+    """The largest difference under other units, and what is left of it where they round nothing."""
     found = {name: entry["difference"] for name, entry in report["rescaling"].items()}
+    exact = [entry["binary"] for entry in report["rescaling"].values() if "binary" in entry]
     worst = max(found, key=lambda name: found[name])
-    return f"Largest relative difference over {len(found)} problems: {found[worst]:.1e} ({worst})."
+    return (
+        f"Largest relative difference over {len(found)} problems: {found[worst]:.1e} ({worst}). With factors of 1024, "
+        f"which change no digit: {max(exact):.1g} over {len(exact)} problems."
+    )
 
 
 def datasets_table(report: dict[str, Any]) -> str:
