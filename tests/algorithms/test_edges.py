@@ -146,3 +146,5 @@ def test_those_that_want_something_have_it_in_turn_and_the_others_keep_what_they
     np.testing.assert_array_equal(jax.jit(jax.vmap(one))(given, wanted), expected)
     np.testing.assert_array_equal([one(x, w) for x, w in zip(given, wanted, strict=True)], expected)
     np.testing.assert_array_equal(jax.vmap(lambda w: one(given[2], w))(wanted), [22 if w else 2 for w in wanted])
+    program = str(jax.make_jaxpr(jax.vmap(one))(given, wanted))
+    assert "argmax" in program and "select_n" not in program.partition("argmax")[0], "nobody is served for others"

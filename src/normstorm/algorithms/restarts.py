@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from normstorm._shared.jax_internals import ClosedJaxpr, custom_vmap, jaxpr_as_fun
 from normstorm._shared.pytrees import pytree
+from normstorm._shared.validate import truth
 
 from .estimators import COIN, SECOND, GradientSample, Sampled, data, draw_large_batch, large_batch_key, static
 from .requirements import A_FINITE_SUM, NOTHING, no_finite_sum
@@ -40,14 +41,14 @@ def where_wanted(function: Callable[[Tree], Tree], wanted: jax.Array, given: Tre
 
     A branch would serve all of them at every step. On a GPU it does: one after the other would take longer.
     """
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu" or truth(wanted) is not None:
         return jax.lax.cond(wanted, function, lambda _: otherwise, given)
     # What the function knows beside its argument becomes an argument: seeds may be made many after it was traced.
-    traced, form = jax.make_jaxpr(function, return_shape=True)(given)
+    program, form = jax.make_jaxpr(function, return_shape=True)(given)
 
     def call(known: Tree) -> Tree:
         consts, given = known
-        found = jaxpr_as_fun(ClosedJaxpr(traced.jaxpr, consts))(*jax.tree.leaves(given))
+        found = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*jax.tree.leaves(given))
         return jax.tree.unflatten(jax.tree.structure(form), found)
 
     @custom_vmap
@@ -69,7 +70,7 @@ def where_wanted(function: Callable[[Tree], Tree], wanted: jax.Array, given: Tre
         found = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), serve, begun)[1]
         return found, jax.tree.map(lambda _: True, found)
 
-    return one(wanted, (traced.consts, given), otherwise)
+    return one(wanted, (program.consts, given), otherwise)
 
 
 @dataclass(frozen=True)
