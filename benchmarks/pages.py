@@ -418,6 +418,26 @@ def selftuning_table(report: dict[str, Any], budget: str = "100000") -> str:
     return "\n".join(lines)
 
 
+def selftuning_rivals(report: dict[str, Any], budget: str = "100000") -> str:
+    """Who was tuned on how many problems, who is the best tuned one how often, and where Kalman-STORM is above 1.2."""
+    tuned = {problem: _tuned(report, problem, budget, "average") for problem in report["own"]}
+    names = sorted({name for found in tuned.values() for name in found})
+    counts = {name: sum(name in found for found in tuned.values()) for name in names}
+    best = [min(found, key=lambda name: found[name]) for found in tuned.values() if found]
+    told = [
+        f"`{n}` {counts[n]} ({best.count(n)})" for n in sorted(names, key=lambda n: (-best.count(n), -counts[n], n))
+    ]
+    ratios = {p: report["own"][p]["plain"][budget]["average"] / min(f.values()) for p, f in tuned.items() if f}
+    above = [f"{p} {ratio:.2f}" for p, ratio in sorted(ratios.items(), key=lambda pair: pair[1]) if ratio > 1.2]
+    return textwrap.fill(
+        f"Rivals with the number of problems on which they were tuned, and in brackets on how many they are the best: "
+        f"{', '.join(told)}. After {int(budget):,} sample gradients the ratio is at most 1.3 on "
+        f"{sum(ratio <= 1.3 for ratio in ratios.values())} of {len(ratios)}, and above 1.2 on {', '.join(above)}.",
+        118,
+        break_on_hyphens=False,
+    )
+
+
 def calibration_chart(report: dict[str, Any], budget: str = "100000") -> str:
     """The squared error of m over V, on a scale of powers of 2; a number that is off the scale stands at its end."""
     places = 3  # for a factor of 2
@@ -480,6 +500,17 @@ def ablation_table(report: dict[str, Any]) -> str:
     for part in report["ablation"][problems[0]]:
         ratios = [report["ablation"][p].get(part, math.nan) / report["ablation"][p]["as it is"] for p in problems]
         lines.append(f"| {part} | {' | '.join(f'{r:.2f}' if r < 100 else '> 100' for r in ratios)} |")
+    return "\n".join(lines)
+
+
+def forms_table(report: dict[str, Any]) -> str:
+    """Averages of other directions over that of m, and of the last gradient in brackets."""
+    forms = ["coordinates", "sign", "spectral"]
+    lines = [f"| | sample gradients | {' | '.join(forms)} |", "|---" * (2 + len(forms)) + "|"]
+    for problem, found in report["forms"].items():
+        ratios = [[found[f][goal] / found["plain"][goal] for goal in ("average", "last")] for f in forms if f in found]
+        cells = [f"{average:.2f} ({last:.2f})" for average, last in ratios] + ["-"] * (len(forms) - len(ratios))
+        lines.append(f"| {problem} | {found['budget']:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -44,6 +44,7 @@ from benchmarks.pages import (
     filter_table,
     rescaling_line,
     selftuning_counts,
+    selftuning_rivals,
     selftuning_table,
 )
 from normstorm._shared.pytrees import pytree
@@ -378,6 +379,7 @@ def show(report: dict[str, Any]) -> None:
     """Put the tables into the page."""
     fill("how-to-choose.md", "selftuning-counts", selftuning_counts(report))
     fill("how-to-choose.md", "selftuning", selftuning_table(report))
+    fill("how-to-choose.md", "selftuning-rivals", selftuning_rivals(report))
     fill("how-to-choose.md", "selftuning-calibration", calibration_chart(report))
     fill("how-to-choose.md", "selftuning-table", filter_table(report))
     fill("how-to-choose.md", "selftuning-ablation", ablation_table(report))
