@@ -21,15 +21,19 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("engine-registry", "engine-registry", "engine_registry_table", ENGINE),
         ("engine-gpu", "engine-gpu", "gpu_table", ENGINE),
         ("comparison-table", "comparison-table", "choice_table", "README.md"),
+        ("comparison-words", "comparison-table", "comparison_words", "README.md"),
+        ("comparison-time", "comparison-table", "comparison_time", CHOICE),
         ("comparison-finals", "comparison-table", "finals_table", CHOICE),
         ("comparison-taken-home", "comparison-table", "taken_home_table", CHOICE),
         ("comparison-refused", "comparison-table", "refused_line", CHOICE),
         ("comparison-slopes", "comparison-slopes", "rates_table", CHOICE),
         ("selftuning-counts", "selftuning", "selftuning_counts", CHOICE),
         ("selftuning", "selftuning", "selftuning_table", CHOICE),
+        ("selftuning-rivals", "selftuning", "selftuning_rivals", CHOICE),
         ("selftuning-calibration", "selftuning", "calibration_chart", CHOICE),
         ("selftuning-table", "selftuning", "filter_table", CHOICE),
         ("selftuning-ablation", "selftuning", "ablation_table", CHOICE),
+        ("selftuning-forms", "selftuning", "forms_table", CHOICE),
         ("selftuning-units", "selftuning", "rescaling_line", CHOICE),
         ("torch-diagnosis", "torch-diagnosis", "diagnosis_table", "docs/diagnose.md"),
         ("comparison-speed", "comparison-speed", "speed_line", CHOICE),
@@ -47,6 +51,55 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
 def test_the_page_shows_the_committed_figures(name: str, file: str, table: str, page: str) -> None:
     report = pages.loaded(ROOT / "benchmarks" / "results" / f"{file}.json")
     assert between(page, name) == getattr(pages, table)(report)
+
+
+def test_the_advice_agrees_with_the_committed_figures() -> None:
+    """What README.md and docs/how-to-choose.md say in words; a comparison that is run again may ask for other words."""
+    report = pages.loaded(ROOT / "benchmarks" / "results" / "comparison-table.json")
+    order = [line.split(" | ")[0].removeprefix("| ") for line in pages.finals_table(report).splitlines()[2:]]
+    tuned, default = (pages._averages(report, kind) for kind in ("tuned", "default"))
+    rows = [row for row in report["rows"] if row["problem"] == "dro-chi2" and "the budget" in row["setting"]]
+    whole = {row["algorithm"]: row["final_median"] for row in rows}
+    valley, dro, phase, bowl = (tuned[name] for name in ("noisy-valley", "dro-chi2", "phase-retrieval", "exp-quad"))
+    storm, plain = "normalized_storm", ("sgd", "momentum_nsgd")
+    shrinking = (
+        "storm",
+        "storm_plus",
+        "super_adam",
+        "meta_storm",
+        "hybrid_sarah_sgd",
+        "measured_storm",
+        "kalman_storm",
+    )
+    least = {problem: min(found, key=lambda name: found[name]) for problem, found in default.items()}
+    said = {
+        "schedule-free SGD, tuned, is first by mean rank": order[0] == "schedule_free_sgd",
+        "measured_storm, kalman_storm and META-STORM are close": {"measured_storm", "kalman_storm", "meta_storm"}
+        <= set(order[:8]),
+        "a smaller average than SGD and NSGD on the noisy valley": all(valley[storm] < valley[name] for name in plain),
+        "a larger one than both on DRO": all(dro[storm] > dro[name] for name in plain),
+        "the smallest among the defaults on three of the four problems": [
+            problem for problem, name in least.items() if name != "kalman_storm"
+        ]
+        == ["phase-retrieval"],
+        "on phase retrieval AdaGrad-Norm and META-STORM are better": all(
+            default["phase-retrieval"][name] < default["phase-retrieval"]["kalman_storm"]
+            for name in ("adagrad_norm", "meta_storm")
+        ),
+        "on DRO nothing that only samples is near SAGA, SARAH and SVRG": all(
+            3 * whole[name] < min(dro.values()) for name in ("saga", "sarah", "svrg")
+        ),
+        "noise that vanishes: SGD, plain or clipped, or AdaGrad-Norm": sorted(phase, key=lambda name: phase[name])[0]
+        in ("sgd", "clipped_sgd", "soft_clipped_sgd", "mixed_clipping", "momentum_sgd", "adagrad_norm"),
+        "on exp-quad averaging pays most": set(sorted(bowl, key=lambda name: bowl[name])[:2])
+        == {"averaged_sgd", "schedule_free_sgd"},
+        "there SGD and normalised SGD are better than Normalized STORM": bowl[storm]
+        > max(bowl["sgd"], bowl["normalized_sgd"]),
+        "on the valley those with the same correction are better still": all(
+            valley[name] < valley[storm] for name in shrinking
+        ),
+    }
+    assert [sentence for sentence, true in said.items() if not true] == []
 
 
 def test_a_report_is_read_as_it_was_stored(tmp_path: Path) -> None:

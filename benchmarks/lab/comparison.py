@@ -25,6 +25,8 @@ from benchmarks.machine import describe
 from benchmarks.pages import (
     RESULTS,
     choice_table,
+    comparison_time,
+    comparison_words,
     fill,
     finals_table,
     publish,
@@ -102,6 +104,8 @@ def table(threads: int | None) -> None:
         **{make.__name__: jsonable(make(found)) for make in (rows, targets, choices, verdicts)},
     }
     publish(RESULTS / "comparison-table.json", report, "../README.md", "comparison-table", choice_table(report))
+    fill("../README.md", "comparison-words", comparison_words(report))
+    fill("how-to-choose.md", "comparison-time", comparison_time(report))
     fill("how-to-choose.md", "comparison-finals", finals_table(report))
     fill("how-to-choose.md", "comparison-taken-home", taken_home_table(report))
     fill("how-to-choose.md", "comparison-refused", refused_line(report))

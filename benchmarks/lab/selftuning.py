@@ -10,7 +10,7 @@ race        every rival with its step on 9 factors around the default of the com
             second parameter. A setting is chosen by some seeds and reported by others, apart for average and last
             point; settings whose median ends above F(x_1) are refused, and counted. Averages are weighted by cost.
 ablation    the average without one part at a time, on the problems of the design
-rescaling   the path under other units of x and F: the largest relative difference of the average
+rescaling   the path under other units of x and F, thousands and powers of 2: largest relative difference of the average
 
 A gradient is measured at every one of the first 128 steps, at every 64th up to step 8192 and at every 512th later.
 Problems of the hold-out have no constants; scales of their defaults are measured at the start.
@@ -44,6 +44,7 @@ from benchmarks.pages import (
     filter_table,
     rescaling_line,
     selftuning_counts,
+    selftuning_rivals,
     selftuning_table,
 )
 from normstorm._shared.pytrees import pytree
@@ -72,7 +73,10 @@ DESIGN = (
 )
 PROBLEMS = (*registry.PROBLEMS, *holdout.PROBLEMS)
 DENSE = ((128, 1), (8192, 64), (2**30, 512))  # up to so many steps, a gradient is measured at every so many
-UNITS = ((1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3), (1e-3, 1e-3))
+UNITS = {
+    "difference": ((1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3), (1e-3, 1e-3)),
+    "binary": ((2.0**-10, 2.0**10), (2.0**10, 2.0**-10), (2.0**10, 2.0**10), (2.0**-10, 2.0**-10)),
+}
 
 
 def problem_of(name: str) -> Any:
@@ -203,7 +207,8 @@ def rival(name: str, method: str, budgets: tuple[int, ...], values: int, seeds: 
         for goal, column in (("average", 0), ("last", 1)):
             score = np.where(falls, np.mean(rows[:, :seeds, column], axis=1), np.inf)
             best = int(np.argmin(score))
-            entry[goal] = summary(rows[best, seeds:])[goal] if np.isfinite(score[best]) else None
+            seen = summary(rows[best, seeds:]) if np.isfinite(score[best]) else {}
+            entry[goal], entry[goal + "_value"] = seen.get(goal), seen.get("value")
             entry[goal + "_edge"] = best % 9 in (0, 8)
         out[str(budget)] = entry
     return out
@@ -234,8 +239,11 @@ class Rescaled:
         return self.b * self.inner.value(self._back(y))
 
 
-def rescaled(name: str, steps: int = 1000) -> float:
-    """The largest relative difference of the average over so many sample gradients, two seeds."""
+def rescaled(name: str, units: str, steps: int = 1000) -> float:
+    """The largest relative difference of the average over so many sample gradients, two seeds.
+
+    Powers of 2 round nothing: what is left then is no rounding that grows along the path.
+    """
     problem, algorithm = problem_of(name), stacked([CATALOGUE["kalman_storm"]()])
 
     def average(a: float, b: float) -> np.ndarray:
@@ -244,7 +252,7 @@ def rescaled(name: str, steps: int = 1000) -> float:
         return np.asarray(found)[0, :, 0, 0] * a / b
 
     plain = average(1.0, 1.0)
-    return float(max(np.max(np.abs(average(a, b) / plain - 1)) for a, b in UNITS))
+    return float(max(np.max(np.abs(average(a, b) / plain - 1)) for a, b in UNITS[units]))
 
 
 @pytree
@@ -321,7 +329,8 @@ def tasks(given: Any, budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str,
         if given.only in (None, "ablation") and name in DESIGN:
             yield "ablation", name, "parts", partial(without, name, budgets[0])
         if given.only in (None, "rescaling"):
-            yield "rescaling", name, "difference", partial(rescaled, name)
+            for units in UNITS:
+                yield "rescaling", name, units, partial(rescaled, name, units)
 
 
 def _single() -> None:
@@ -370,6 +379,7 @@ def show(report: dict[str, Any]) -> None:
     """Put the tables into the page."""
     fill("how-to-choose.md", "selftuning-counts", selftuning_counts(report))
     fill("how-to-choose.md", "selftuning", selftuning_table(report))
+    fill("how-to-choose.md", "selftuning-rivals", selftuning_rivals(report))
     fill("how-to-choose.md", "selftuning-calibration", calibration_chart(report))
     fill("how-to-choose.md", "selftuning-table", filter_table(report))
     fill("how-to-choose.md", "selftuning-ablation", ablation_table(report))

@@ -12,6 +12,7 @@ import pytest
 from contract import CASES, SEED, X1, N, Rows, problem, rows_of
 
 from normstorm.algorithms import Algorithm
+from normstorm.algorithms.restarts import where_wanted
 from normstorm.algorithms.schedules import KahanSum
 from normstorm.random import seed_words, step_key
 
@@ -129,3 +130,21 @@ def test_a_long_sum_in_single_precision_keeps_small_terms() -> None:
     found = float(added(begun).total)
     assert found == pytest.approx(float(start) + terms * float(term), rel=1e-6)
     assert start + term == start, "or this shows nothing"
+
+
+def test_those_that_want_something_have_it_in_turn_and_the_others_keep_what_they_have() -> None:
+    """Alone, many at once, and many at once around a loop that was traced for one; one number is the same for all."""
+    scale, given, wanted = jnp.asarray(3.0), jnp.arange(5.0), jnp.array([True, False, True, True, False])
+
+    def one(given: jax.Array, wanted: jax.Array) -> jax.Array:
+        def again(_: object, x: jax.Array) -> jax.Array:
+            return where_wanted(lambda given: scale * given[0] + given[1], wanted, (x, jnp.ones(())), x)
+
+        return jax.lax.fori_loop(0, 2, again, given)
+
+    expected = [9 * x + 4 if w else x for x, w in zip(given.tolist(), wanted.tolist(), strict=True)]
+    np.testing.assert_array_equal(jax.jit(jax.vmap(one))(given, wanted), expected)
+    np.testing.assert_array_equal([one(x, w) for x, w in zip(given, wanted, strict=True)], expected)
+    np.testing.assert_array_equal(jax.vmap(lambda w: one(given[2], w))(wanted), [22 if w else 2 for w in wanted])
+    program = str(jax.make_jaxpr(jax.vmap(one))(given, wanted))
+    assert "argmax" in program and "select_n" not in program.partition("argmax")[0], "nobody is served for others"

@@ -101,6 +101,8 @@ def test_units_do_not_matter(start: np.ndarray, rare: float) -> None:
         scaled = walk(replace(bowl, a=a, b=b), a * start)
         np.testing.assert_allclose(scaled.x / a, plain.x, rtol=0, atol=1e-10)
         np.testing.assert_allclose(scaled.estimator.V * (a / b) ** 2, plain.estimator.V, rtol=1e-8)
+    binary = walk(replace(bowl, a=2.0**10, b=2.0**-10), 2.0**10 * start)
+    np.testing.assert_array_equal(binary.x / 2.0**10, plain.x, "powers of 2 round nothing")
     assert np.ptp(plain.x, axis=0).max() > 0.1
     assert (plain.estimator.reach[0] == 0) == (rare == 1)
 
@@ -127,6 +129,29 @@ def test_the_gain_is_known_before_its_sample() -> None:
     assert plain.estimator.gain[t - 1] == other.estimator.gain[t - 1]
     assert (np.asarray(plain.m[t - 1]) != np.asarray(other.m[t - 1])).all()
     assert plain.estimator.gain[t] != other.estimator.gain[t]
+
+
+def test_no_step_adds_a_bias_and_old_errors_are_forgotten() -> None:
+    """Step 61 with 4096 other samples: the mean error is (1 - a) times that before, to 5 standard errors.
+
+    Of six coordinates: false alarms below 1e-5.
+    """
+    path = walk()
+    state = jax.tree.map(lambda leaf: leaf[59], path)
+    before = state.m - BOWL.full_grad(state.x_prev) + 1.0  # an error that is not small beside the noise of the mean
+    state = state._replace(m=state.m + 1.0, estimator=state.estimator._replace(m=state.m + 1.0))
+
+    def step(t: jax.Array) -> Any:
+        samples = WHOLE.draw(BOWL, step_key(jnp.asarray(seed_words([7])[0]), t))
+        after, _ = WHOLE.step(BOWL, state, samples, 61)
+        return after.m - BOWL.full_grad(after.x_prev), after.estimator.gain
+
+    errors, gains = jax.jit(jax.vmap(step))(jnp.arange(1, 4097))
+    assert np.ptp(gains) == 0 and 0 < gains[0] < 1, "the gain is that of the steps before"
+    apart = np.mean(errors, 0) - (1 - gains[0]) * before
+    assert np.max(np.abs(apart) / np.std(errors, 0)) < 5 / 64 and np.min(np.abs(before)) > 0.5
+    kept = np.cumprod(1 - np.asarray(path.estimator.gain)[60:])
+    assert (kept <= 62 / np.asarray(path.estimator.seen)[60:] * (1 + 1e-12)).all() and path.estimator.seen[59] == 62
 
 
 def test_any_pytree_and_single_precision_go_the_same_way() -> None:

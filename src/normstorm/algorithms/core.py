@@ -80,12 +80,10 @@ class Algorithm:
         if stopped is False:
             return self._step(problem, state, samples, t)
 
-        def go_on() -> tuple[State, Any]:
-            moved, cost = self._step(problem, state, samples, t)
-            return moved, jnp.asarray(cost, jnp.uint32)
-
-        gone: tuple[State, Any] = jax.lax.cond(stopped, lambda: (state, jnp.uint32(0)), go_on)
-        return gone
+        # No branch: it would be taken for each seed apart, and one inside that the loop's t decides would then be, too.
+        moved, cost = self._step(problem, state, samples, t)
+        kept = jax.tree.map(lambda old, new: jnp.where(stopped, old, new), state, moved)
+        return kept, jnp.where(stopped, 0, jnp.asarray(cost, jnp.uint32))
 
     def point(self, state: State) -> Tree:
         """The point that is handed out at step t, after it: x_t, or an average up to it."""

@@ -24,9 +24,10 @@ from normstorm._shared.pytrees import pytree
 from .estimators import GradientSample, Sampled, draw_large_batch, large_batch_key, static
 from .geometries import norm, squared_norm
 from .requirements import A_FINITE_SUM, NOTHING
-from .restarts import component_count, each_gradient
+from .restarts import component_count, each_gradient, where_wanted
 
 Tree = Any
+SEEN = ("bend", "spread", "along", "secant", "moves", "reach")  # by the first probe
 
 
 class Filter(NamedTuple):
@@ -159,14 +160,13 @@ class Filtered:
         """The fresh gradient, and the change from x_prev to x; of a table's rows less what is kept, plus its mean."""
         K, k = self.K, self.k
         head, rest = jax.tree.map(lambda s: s[:k], rows), jax.tree.map(lambda s: s[k:], rows)
-        here = problem.grad(x, head)
-        there = jax.lax.cond(moved, lambda: problem.grad(x_prev, head), lambda: here)
-        fresh = here
+        here = fresh = problem.grad(x, head)
+        change = jax.tree.map(lambda h, p: jnp.where(moved, h - p, 0), here, problem.grad(x_prev, head))
         if k < K:
             fresh = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, here, problem.grad(x, rest))
         if self.table:
             fresh = jax.tree.map(lambda g, a, mean: g - jnp.mean(a[rows], 0) + mean, fresh, state.table, state.kept)
-        return fresh, jax.tree.map(jnp.subtract, here, there)
+        return fresh, change
 
     def error_bar(self, state: Filter) -> jax.Array:
         """What ||m - grad F(x)|| is thought to be: a root mean square, no bound."""
@@ -242,13 +242,11 @@ class Filtered:
     def _probed(self, problem: Any, x: Tree, head: Tree, f: Filter) -> tuple[Filter, jax.Array]:
         """The first curvature along m, from derivatives: they need no length, and give one."""
         wanted = (f.reach == 0) & (norm(f.m) > 0)
-
-        # Of many seeds at once a loop runs its body only if one of them wants it, which a branch does not.
-        def body(carry: tuple[jax.Array, Filter]) -> tuple[jax.Array, Filter]:
-            return jnp.zeros_like(wanted), _probe(problem, x, head, carry[1])
-
-        probed = jax.lax.while_loop(lambda carry: carry[0], body, (wanted, f))[1]
-        return probed, jnp.where(wanted, 3 * self.k, 0)
+        given = x, head, f.m, f.moves
+        seen = where_wanted(
+            lambda given: _probe(problem, *given), wanted, given, {name: getattr(f, name) for name in SEEN}
+        )
+        return f._replace(**seen), jnp.where(wanted, 3 * self.k, 0)
 
     def _stored(self, problem: Any, t: Any, x: Tree, f: Filter, rows: jax.Array) -> tuple[Filter, jax.Array]:
         """At step n the table is filled, m is then exact; later the rows of a step are renewed one after the other.
@@ -280,14 +278,14 @@ class Filtered:
         return after, jnp.where(filled, size, 0)
 
 
-def _probe(problem: Any, x: Tree, head: Tree, f: Filter) -> Filter:
+def _probe(problem: Any, x: Tree, head: Tree, m: Tree, moves: jax.Array) -> dict[str, Tree]:
     """A secant over the length r at which derivatives along m say that the gradient changes by an eighth.
 
     Not measured but expanded to second order: so nothing needs a length to begin with, and all scales with x and F.
     Where both derivatives are zero there is none; then it is a thousandth of ||x||, or of 1.
     """
-    size = norm(f.m)
-    u = jax.tree.map(lambda m: m / size, f.m)
+    size = norm(m)
+    u = jax.tree.map(lambda m: m / size, m)
 
     def along(z: Tree) -> Tree:
         return jax.jvp(lambda y: problem.grad(y, head), (z,), (u,))[1]
@@ -300,7 +298,7 @@ def _probe(problem: Any, x: Tree, head: Tree, f: Filter) -> Filter:
     secant = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
     square = squared_norm(secant)
     seen = {"bend": square, "spread": square, "along": _inner(secant, u), "secant": secant}
-    return f._replace(**seen, moves=f.moves + (square > 0), reach=r / 8)
+    return seen | {"moves": moves + (square > 0), "reach": r / 8}
 
 
 @pytree

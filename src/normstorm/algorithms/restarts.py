@@ -7,13 +7,16 @@ the branch a branch when many seeds are advanced at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
+from normstorm._shared.jax_internals import ClosedJaxpr, custom_vmap, jaxpr_as_fun
 from normstorm._shared.pytrees import pytree
+from normstorm._shared.validate import truth
 
 from .estimators import COIN, SECOND, GradientSample, Sampled, data, draw_large_batch, large_batch_key, static
 from .requirements import A_FINITE_SUM, NOTHING, no_finite_sum
@@ -31,6 +34,43 @@ def component_count(problem: Any) -> int:
 def _restarts_among(steps: int, period: int) -> int:
     """How many of the steps 1, 1 + period, 1 + 2 period, ... are among so many."""
     return -(-steps // period)
+
+
+def where_wanted(function: Callable[[Tree], Tree], wanted: jax.Array, given: Tree, otherwise: Tree) -> Tree:
+    """function(given) if it is wanted, else `otherwise`; of many seeds at once those that want it have it in turn.
+
+    A branch would serve all of them at every step. On a GPU it does: one after the other would take longer.
+    """
+    if jax.default_backend() != "cpu" or truth(wanted) is not None:
+        return jax.lax.cond(wanted, function, lambda _: otherwise, given)
+    # What the function knows beside its argument becomes an argument: seeds may be made many after it was traced.
+    program, form = jax.make_jaxpr(function, return_shape=True)(given)
+
+    def call(known: Tree) -> Tree:
+        consts, given = known
+        found = jaxpr_as_fun(ClosedJaxpr(program.jaxpr, consts))(*jax.tree.leaves(given))
+        return jax.tree.unflatten(jax.tree.structure(form), found)
+
+    @custom_vmap
+    def one(wanted: jax.Array, known: Tree, otherwise: Tree) -> Tree:
+        return jax.lax.cond(wanted, call, lambda _: otherwise, known)
+
+    @one.def_vmap
+    def many(seeds: int, batched: Any, wanted: jax.Array, known: Tree, otherwise: Tree) -> tuple[Tree, Tree]:
+        def every(leaf: jax.Array, own: bool) -> jax.Array:
+            return leaf if own else jnp.broadcast_to(leaf, (seeds, *jnp.shape(leaf)))
+
+        def serve(carry: Tree) -> Tree:
+            wanted, found = carry
+            seed = jnp.argmax(wanted)
+            new = call(jax.tree.map(lambda leaf, own: leaf[seed] if own else leaf, known, batched[1]))
+            return wanted.at[seed].set(False), jax.tree.map(lambda leaf, new: leaf.at[seed].set(new), found, new)
+
+        begun = every(wanted, batched[0]), jax.tree.map(every, otherwise, batched[2])
+        found = jax.lax.while_loop(lambda carry: jnp.any(carry[0]), serve, begun)[1]
+        return found, jax.tree.map(lambda _: True, found)
+
+    return one(wanted, (program.consts, given), otherwise)
 
 
 @dataclass(frozen=True)
@@ -113,13 +153,7 @@ class RandomRestarts(_Recursive):
         zero = jax.tree.map(jnp.zeros_like, x)
         found = jax.lax.cond(restart, lambda: zero, lambda: self.change(problem, x, x_prev, small))
 
-        # Of many seeds at once a loop runs its body only if one of them wants it, which a branch does not. The words
-        # must come from what the loop carries, or the compiler draws the batch before it, at every step.
-        def body(carry: Tree) -> Tree:
-            wanted, _, words = carry
-            return jnp.zeros_like(wanted), self.restart_gradient(problem, x, words), words + jnp.uint32(1)
-
-        _, found, _ = jax.lax.while_loop(lambda carry: carry[0], body, (restart, found, words))
+        found = where_wanted(lambda here: self.restart_gradient(problem, *here), restart, (x, words), found)
         return GradientSample(found, restarted=restart), state, jnp.where(restart, cost, 2 * self.S2)
 
 

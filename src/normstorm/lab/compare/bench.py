@@ -13,6 +13,7 @@ import jax
 import numpy as np
 
 from normstorm.engine.execution import platform, width_class
+from normstorm.engine.results import Trace
 from normstorm.engine.run import cores, run
 from normstorm.problems.protocol import Problem
 
@@ -76,7 +77,7 @@ def board(
     if request.tune:
         theory = {n: [s for kind, _, s in named[n] if kind == THEOREM] for n in able}
         grids, targets = bench.search(known, theory)
-        rows += bench.tuned(grids, targets)
+        rows += bench.tuned(grids, targets, measured)
     else:
         targets = request.targets or _targets(list(measured.values()), known, bench.start_value)
     order = {name: i for i, name in enumerate(request.algorithms)}
@@ -199,12 +200,13 @@ class Bench:
         with jax.enable_x64(True):
             x = self.problem.start()
             kept: dict[str, Any] = {"records": RECORDS, "candidates": 1, "average": exact, "width": self.width}
-            trace = run(self.problem, algorithm, x, steps, seeds, threads=1, progress=heed, **kept)
-            alive = trace.cost[trace.diverged_at == 0]
-            more = _steps_left(algorithm, self.request.budget - int(alive.min(initial=self.request.budget)))
-            if more:  # its cost is a matter of the run, and it asked less than it might have
-                steps += more
-                trace = run(self.problem, algorithm, x, steps, seeds, threads=1, progress=heed, **kept)
+            go: Callable[..., Trace] = partial(run, self.problem, algorithm, x, threads=1, progress=heed, **kept)
+            varies = getattr(algorithm.estimator, "least", None) is not None
+            trace = go(steps, seeds[:WIDTH] if varies else seeds)
+            if varies:  # its cost is a matter of the run, of which some seeds are asked first
+                steps = _spending(trace, self.request.budget)
+                same = steps == trace.steps and len(seeds) <= WIDTH
+                trace = trace if same else go(steps, seeds)
             last, best = ends(self._measure_ends, trace)
         diverged = int(np.count_nonzero(trace.diverged_at))
         far = distances(x, trace)
@@ -238,8 +240,10 @@ class Bench:
         wanted, average = (np.array([grid.scored[i, g] for i in range(len(grid.runs))]) for g in (goal, AVERAGE))
         return Scores(wanted, average, np.array([one.last.value for one in grid.runs]))
 
-    def tuned(self, grids: dict[str, Grid], targets: Sequence[float]) -> list[Row]:
-        """The best setting of every algorithm for every goal, run with the seeds of the comparison."""
+    def tuned(
+        self, grids: dict[str, Grid], targets: Sequence[float], measured: dict[str, list[MethodRun]]
+    ) -> list[Row]:
+        """The best setting of every algorithm for every goal, run with the seeds of the comparison if it was not."""
         goals: tuple[Goal, ...] = (*targets, *ENDS)
         start = self.start_value
         scores = {name: {goal: self.scores(grid, goal) for goal in goals} for name, grid in grids.items()}
@@ -247,10 +251,15 @@ class Bench:
         for name, tables in scores.items():
             for goal, table in tables.items():
                 picks[name].setdefault(int(table.best(start)), []).append(goal)
-        again = self.measure("tuned", {n: [grids[n].settings[i] for i in own] for n, own in picks.items()}, self.seeds)
+        ran = {
+            n: {i: one for i in own for one in measured[n] if one.settings == grids[n].settings[i]}
+            for n, own in picks.items()
+        }
+        todo = {n: [i for i in own if i not in ran[n]] for n, own in picks.items()}
+        again = self.measure("tuned", {n: [grids[n].settings[i] for i in todo[n]] for n in picks}, self.seeds)
         rows = []
         for name, own in picks.items():
-            grid, runs = grids[name], dict(zip(own, again[name], strict=True))
+            grid, runs = grids[name], ran[name] | dict(zip(todo[name], again[name], strict=True))
             refused = int(scores[name][AVERAGE].refused(start).sum())
             searched = sum(run.cost for run in grid.runs)
             for i, goal_list in own.items():
@@ -270,10 +279,14 @@ class Bench:
 GOAL_WORDS = {AVERAGE: "the budget", LAST: "the last point", BEST: "the best point"}
 
 
-def _steps_left(algorithm: Any, left: int) -> int:
-    """Steps after which everybody has spent what is left, if steps of this algorithm may ask less than its formula."""
-    least = getattr(algorithm.estimator, "least", None)
-    return 0 if least is None else max(0, left) // int(least)
+def _spending(trace: Trace, budget: int) -> int:
+    """Steps that spend the budget in the median, if later ones cost what those of the second half did."""
+    alive = trace.diverged_at == 0
+    if not alive.any():
+        return trace.steps
+    spent = np.median(trace.record_cost[alive].astype(np.float64), axis=0)
+    half = np.interp(trace.steps / 2, trace.record_steps, spent)
+    return trace.steps + int(max(0.0, budget - spent[-1]) / (spent[-1] - half) * trace.steps / 2)
 
 
 def _label(goals: Sequence[Goal]) -> str:

@@ -102,9 +102,9 @@ class Board:
 
     @property
     def asked(self) -> int:
-        """Sample gradients of all runs, searches included."""
-        runs = sum(row.measured.cost for row in self.rows if row.measured is not None)
-        return runs + sum(self.searches.values())
+        """Sample gradients of all runs, searches included; rows may share a run."""
+        runs = {id(row.measured): row.measured.cost for row in self.rows if row.measured is not None}
+        return sum(runs.values()) + sum(self.searches.values())
 
     @property
     def goals(self) -> tuple[Goal, ...]:
