@@ -24,6 +24,7 @@ RACERS = {
     "spectral": "`spectral_storm`",
     "spectral-lean": "`spectral_storm`, lean",
     "neurons": "`spectral_storm`, neurons",
+    "neurons-lean": "`spectral_storm`, neurons, lean",
     "muon": "Muon, batched, split",
     "normuon": "NorMuon, batched, split",
     "mars": "MARS-M style, batched, split",
@@ -117,10 +118,32 @@ def race_table(report: Report) -> str:
     seconds = f", or {report['seconds']:g} seconds" if timed else ""
     words = (
         f"{report['machine']['device']}; {report['parameters'] / 1e6:.1f} million parameters, "
-        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}."
+        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}; the rate rises over the first {report['warm']:.0%}, "
+        f"embeddings begin with deviation {report['embedding']:g}."
     )
     found = [words, *(earlier(report["earlier_by_seconds"]) if "earlier_by_seconds" in report else [])]
     return "\n\n".join([table(heads, [cells for _, cells in sorted(rows)]), *found])
+
+
+def start_table(report: Report) -> str:
+    """What a run owes to its start."""
+    heads = ["", "rate, ratio", "rate rises over", "embeddings begin with", "matrices clipped at", "loss"]
+    rows = []
+    for row in report["rows"]:
+        clip = f"{row['clip']:.0%} a step" if row["clip"] else "-"
+        cells = [RACERS[row["name"]], f"{row['rate']:g}, {row['ratio']:g}", f"{row['warm']:.0%}"]
+        rows.append([*cells, f"{row['embedding']:g}", clip, f"{row['loss']:.4f}"])
+    return f"{table(heads, rows)}\n\n{report['machine']['device']}; {report['steps']} steps, seed 0."
+
+
+def compiled_table(report: Report) -> str:
+    rows = []
+    for row in report["rows"]:
+        times = [f"{row[kind]['median']:.2f}" for kind in ("eager_ms", "compiled_ms")]
+        rows.append([row["name"], *times, f"{row['ratio']:.2f}x", str(row["graphs"])])
+    where = report["machine"].get("device", "a CPU core")
+    words = f"{where}; {report['rows'][0]['parameters'] / 1e6:.1f} million parameters, medians of {report['repeats']}."
+    return f"{table(['`step()`', 'plain, ms', 'compiled, ms', 'ratio', 'graphs'], rows)}\n\n{words}"
 
 
 def earlier(runs: list[Report]) -> list[str]:
@@ -200,7 +223,10 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-memory": memory_table,
     "torch-update": update_table,
     "torch-step": step_table,
+    "torch-compiled": compiled_table,
+    "torch-compiled-cpu": compiled_table,
     "torch-race-25": race_table,
+    "torch-start": start_table,
     "torch-race-120": race_table,
     "torch-correction": correction_table,
     "torch-tasks": tasks_table,
