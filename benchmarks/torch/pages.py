@@ -118,7 +118,8 @@ def race_table(report: Report) -> str:
     seconds = f", or {report['seconds']:g} seconds" if timed else ""
     words = (
         f"{report['machine']['device']}; {report['parameters'] / 1e6:.1f} million parameters, "
-        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}; the rate rises over the first {report['warm']:.0%}, "
+        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}; the rate rises over "
+        f"the first {report['warm']:.0%}, "
         f"embeddings begin with deviation {report['embedding']:g}."
     )
     found = [words, *(earlier(report["earlier_by_seconds"]) if "earlier_by_seconds" in report else [])]
@@ -219,12 +220,31 @@ def presets_table(report: Report) -> str:
     return f"{table(['', *tasks], rows)}\n\n{words}"
 
 
+def kalman_table(report: Report) -> str:
+    """Losses of two seeds; AdamW with torch's default, and with the best rate of each task."""
+    tasks = list(dict.fromkeys(row["task"] for row in report["rows"]))
+    names = [name for name in dict.fromkeys(row["name"] for row in report["rows"]) if name != "AdamW"]
+
+    def losses(row: Report) -> str:
+        return " / ".join(f"{run['loss']:.3g}" for run in row["runs"])
+
+    rows = []
+    for name in names:
+        own = [row for row in report["rows"] if row["name"] == name]
+        rows.append([f"`{name.split(',')[0]}`{name[len(name.split(',')[0]) :]}", *map(losses, own)])
+    adam = {task: [r for r in report["rows"] if (r["task"], r["name"]) == (task, "AdamW")] for task in tasks}
+    rows.append(["AdamW, 0.001", *(losses(next(r for r in own if r["lr"] == 1e-3)) for own in adam.values())])
+    best = [min(own, key=lambda r: statistics.fmean(run["loss"] for run in r["runs"])) for own in adam.values()]
+    rows.append(["AdamW, best rate", *(f"{losses(row)} at {row['lr']:.2g}" for row in best)])
+    words = f"{report['gradients']:,} gradients of {report['batch']} samples; torch {report['torch']} on a CPU."
+    return f"{table(['', *tasks], rows)}\n\n{words}"
+
+
 TABLES: dict[str, Callable[[Report], str]] = {
     "torch-memory": memory_table,
     "torch-update": update_table,
     "torch-step": step_table,
     "torch-compiled": compiled_table,
-    "torch-compiled-cpu": compiled_table,
     "torch-race-25": race_table,
     "torch-start": start_table,
     "torch-race-120": race_table,
@@ -232,6 +252,7 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-tasks": tasks_table,
     "torch-tasks-fixed": tasks_table,
     "torch-presets": presets_table,
+    "torch-kalman": kalman_table,
 }
 MISSING = "Not measured yet."
 

@@ -132,7 +132,8 @@ class Estimates:
         """v <- beta2 v + (1 - beta2) (factor value)^2, from the first square on; nothing in another geometry."""
         if group["geometry"] != "adam":
             return
-        new, known = [], []  # a comparison of two comparisons is more than torch.compile can follow
+        new: list[tuple[Tensor, Tensor]] = []
+        known: list[tuple[Tensor, Tensor]] = []  # two lists: torch.compile cannot follow a comparison of comparisons
         for p, value in zip(params, values, strict=True):
             (new if self.stage(p) == NONE else known).append((p, value))
         for some, keep in ((new, 0.0), (known, float(group["beta2"]))):
