@@ -221,7 +221,7 @@ def presets_table(report: Report) -> str:
 
 
 def kalman_table(report: Report) -> str:
-    """Losses of two seeds; AdamW with torch's default, and with the best rate of each task."""
+    """Losses at the end; AdamW with about torch's default rate, and with the best rate of each task."""
     tasks = list(dict.fromkeys(row["task"] for row in report["rows"]))
     names = [name for name in dict.fromkeys(row["name"] for row in report["rows"]) if name != "AdamW"]
 
@@ -233,10 +233,15 @@ def kalman_table(report: Report) -> str:
         own = [row for row in report["rows"] if row["name"] == name]
         rows.append([f"`{name.split(',')[0]}`{name[len(name.split(',')[0]) :]}", *map(losses, own)])
     adam = {task: [r for r in report["rows"] if (r["task"], r["name"]) == (task, "AdamW")] for task in tasks}
-    rows.append(["AdamW, 0.001", *(losses(next(r for r in own if r["lr"] == 1e-3)) for own in adam.values())])
+    usual = sorted(report["rates"])[1]
+    rows.append([f"AdamW, {usual:.2g}", *(losses(next(r for r in own if r["lr"] == usual)) for own in adam.values())])
     best = [min(own, key=lambda r: statistics.fmean(run["loss"] for run in r["runs"])) for own in adam.values()]
     rows.append(["AdamW, best rate", *(f"{losses(row)} at {row['lr']:.2g}" for row in best)])
-    words = f"{report['gradients']:,} gradients of {report['batch']} samples; torch {report['torch']} on a CPU."
+    rates = ", ".join(f"{rate:.2g}" for rate in report["rates"])
+    words = (
+        f"{report['gradients']:,} gradients of {report['batch']} samples; AdamW's rates are {rates}; "
+        f"torch {report['torch']} on a CPU."
+    )
     return f"{table(['', *tasks], rows)}\n\n{words}"
 
 
