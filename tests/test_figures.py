@@ -36,6 +36,7 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
         ("selftuning-forms", "selftuning", "forms_table", CHOICE),
         ("selftuning-units", "selftuning", "rescaling_line", CHOICE),
         ("torch-diagnosis", "torch-diagnosis", "diagnosis_table", "docs/diagnose.md"),
+        ("torch-diagnosis-floor", "torch-diagnosis-floor", "diagnosis_table", "docs/diagnose.md"),
         ("comparison-speed", "comparison-speed", "speed_line", CHOICE),
         ("anytime", "anytime", "anytime_table", "docs/theory/any-schedule.md"),
         ("attack", "anytime", "attack_line", "docs/theory/any-schedule.md"),

@@ -1,6 +1,6 @@
 """Verdicts of a diagnosis beside what training does, on tasks on which none of its thresholds was set.
 
-    python -m benchmarks.torch.diagnosis [--rows fresh] [--steps 400] [--seeds 3] [--probes 8] [--out ...]
+    python -m benchmarks.torch.diagnosis [--rows fresh] [--steps 400] [--seeds 3] [--probes 8]
 
 Every row is a task and a step size. The model is first trained by momentum; there the diagnosis is asked, with several
 seeds of its own, and from there both methods go on with the same step size and the same number of sample gradients:
@@ -8,6 +8,7 @@ two points for N steps with K samples, all of them at both points; momentum for 
 steps with 2 K. Each gets the best of its betas, momentum also the better of its two ways. What counts is the loss over
 all rows, mean of the second half of the steps and of the seeds. N is the horizon that the diagnosis is asked about.
 
+--rows floor: a second set of such tasks, half of the rows at fixed rates near the noise floor.
 --rows design: the tasks on digits that the rules were thought out on. They come from scikit-learn, or from
 build/digits.npz where an earlier run left them.
 """
@@ -18,13 +19,13 @@ import argparse
 import math
 import time
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.machine import describe
 from benchmarks.pages import RESULTS, diagnosis_table, publish
+from benchmarks.torch.diagnosis_floor import FLOOR, FLOOR_ROWS
 from benchmarks.torch.diagnosis_fresh import FRESH, FRESH_ROWS
 from benchmarks.torch.diagnosis_tasks import TASKS, Task
 from normstorm.torch import Diagnosis, NormalizedStorm, diagnose
@@ -59,7 +60,7 @@ def train(task: Task, geometry: str, lr: float, beta: float, correction: float, 
 def one_row(row: tuple[str, str, float, int], steps: int, seeds: int, probes: int) -> dict[str, Any]:
     name, geometry, lr, before = row
     torch.manual_seed(0)
-    task = (FRESH | TASKS)[name](0)
+    task = (FRESH | FLOOR | TASKS)[name](0)
     began = time.perf_counter()
     train(task, geometry, lr, 0.9, 0.0, before, K)
     kept = {key: value.clone() for key, value in task.model.state_dict().items()}
@@ -116,18 +117,18 @@ def deviation(values: list[float]) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", choices=["fresh", "design"], default="fresh")
+    parser.add_argument("--rows", choices=["fresh", "floor", "design"], default="fresh")
     parser.add_argument("--steps", type=int, default=400)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--probes", type=int, default=8)
-    parser.add_argument("--out", type=Path, default=RESULTS / "torch-diagnosis.json")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    rows = FRESH_ROWS if given.rows == "fresh" else ROWS
+    rows = {"fresh": FRESH_ROWS, "floor": FLOOR_ROWS, "design": ROWS}[given.rows]
     reports = [show(one_row(row, given.steps, given.seeds, given.probes)) for row in rows]
     report = {"machine": describe(), "torch": torch.__version__, "rows": reports}
-    if given.rows == "fresh":
-        publish(given.out, report, "diagnose.md", "torch-diagnosis", diagnosis_table(report))
+    name = {"fresh": "torch-diagnosis", "floor": "torch-diagnosis-floor"}.get(given.rows)
+    if name is not None:
+        publish(RESULTS / f"{name}.json", report, "diagnose.md", name, diagnosis_table(report))
     print(diagnosis_table(report))
 
 

@@ -24,6 +24,7 @@ RACERS = {
     "spectral": "`spectral_storm`",
     "spectral-lean": "`spectral_storm`, lean",
     "neurons": "`spectral_storm`, neurons",
+    "neurons-lean": "`spectral_storm`, neurons, lean",
     "muon": "Muon, batched, split",
     "normuon": "NorMuon, batched, split",
     "mars": "MARS-M style, batched, split",
@@ -117,10 +118,33 @@ def race_table(report: Report) -> str:
     seconds = f", or {report['seconds']:g} seconds" if timed else ""
     words = (
         f"{report['machine']['device']}; {report['parameters'] / 1e6:.1f} million parameters, "
-        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}."
+        f"{report['batch']} x {report['context']} bytes a step, {report['steps']} steps{seconds}; the rate rises over "
+        f"the first {report['warm']:.0%}, "
+        f"embeddings begin with deviation {report['embedding']:g}."
     )
     found = [words, *(earlier(report["earlier_by_seconds"]) if "earlier_by_seconds" in report else [])]
     return "\n\n".join([table(heads, [cells for _, cells in sorted(rows)]), *found])
+
+
+def start_table(report: Report) -> str:
+    """What a run owes to its start."""
+    heads = ["", "rate, ratio", "rate rises over", "embeddings begin with", "matrices clipped at", "loss"]
+    rows = []
+    for row in report["rows"]:
+        clip = f"{row['clip']:.0%} a step" if row["clip"] else "-"
+        cells = [RACERS[row["name"]], f"{row['rate']:g}, {row['ratio']:g}", f"{row['warm']:.0%}"]
+        rows.append([*cells, f"{row['embedding']:g}", clip, f"{row['loss']:.4f}"])
+    return f"{table(heads, rows)}\n\n{report['machine']['device']}; {report['steps']} steps, seed 0."
+
+
+def compiled_table(report: Report) -> str:
+    rows = []
+    for row in report["rows"]:
+        times = [f"{row[kind]['median']:.2f}" for kind in ("eager_ms", "compiled_ms")]
+        rows.append([row["name"], *times, f"{row['ratio']:.2f}x", str(row["graphs"])])
+    where = report["machine"].get("device", "a CPU core")
+    words = f"{where}; {report['rows'][0]['parameters'] / 1e6:.1f} million parameters, medians of {report['repeats']}."
+    return f"{table(['`step()`', 'plain, ms', 'compiled, ms', 'ratio', 'graphs'], rows)}\n\n{words}"
 
 
 def earlier(runs: list[Report]) -> list[str]:
@@ -196,16 +220,44 @@ def presets_table(report: Report) -> str:
     return f"{table(['', *tasks], rows)}\n\n{words}"
 
 
+def kalman_table(report: Report) -> str:
+    """Losses at the end; AdamW with about torch's default rate, and with the best rate of each task."""
+    tasks = list(dict.fromkeys(row["task"] for row in report["rows"]))
+    names = [name for name in dict.fromkeys(row["name"] for row in report["rows"]) if name != "AdamW"]
+
+    def losses(row: Report) -> str:
+        return " / ".join(f"{run['loss']:.3g}" for run in row["runs"])
+
+    rows = []
+    for name in names:
+        own = [row for row in report["rows"] if row["name"] == name]
+        rows.append([f"`{name.split(',')[0]}`{name[len(name.split(',')[0]) :]}", *map(losses, own)])
+    adam = {task: [r for r in report["rows"] if (r["task"], r["name"]) == (task, "AdamW")] for task in tasks}
+    usual = sorted(report["rates"])[1]
+    rows.append([f"AdamW, {usual:.2g}", *(losses(next(r for r in own if r["lr"] == usual)) for own in adam.values())])
+    best = [min(own, key=lambda r: statistics.fmean(run["loss"] for run in r["runs"])) for own in adam.values()]
+    rows.append(["AdamW, best rate", *(f"{losses(row)} at {row['lr']:.2g}" for row in best)])
+    rates = ", ".join(f"{rate:.2g}" for rate in report["rates"])
+    words = (
+        f"{report['gradients']:,} gradients of {report['batch']} samples; AdamW's rates are {rates}; "
+        f"torch {report['torch']} on a CPU."
+    )
+    return f"{table(['', *tasks], rows)}\n\n{words}"
+
+
 TABLES: dict[str, Callable[[Report], str]] = {
     "torch-memory": memory_table,
     "torch-update": update_table,
     "torch-step": step_table,
+    "torch-compiled": compiled_table,
     "torch-race-25": race_table,
+    "torch-start": start_table,
     "torch-race-120": race_table,
     "torch-correction": correction_table,
     "torch-tasks": tasks_table,
     "torch-tasks-fixed": tasks_table,
     "torch-presets": presets_table,
+    "torch-kalman": kalman_table,
 }
 MISSING = "Not measured yet."
 

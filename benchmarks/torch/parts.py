@@ -22,6 +22,8 @@ from benchmarks.machine import describe
 from benchmarks.pages import RESULTS
 from normstorm.torch import NormalizedStorm, spectral_storm
 
+FIRST = 0.02  # standard deviation of the first weights of a GPT
+
 
 class Size(NamedTuple):
     """Layers, width, heads, vocabulary and context of a GPT."""
@@ -103,7 +105,7 @@ class GPT(nn.Module):
         for name, p in self.named_parameters():
             if p.ndim == 2:
                 deep = name.endswith(("out.weight", "down.weight"))
-                nn.init.normal_(p, std=0.02 / (2 * size.layers) ** 0.5 if deep else 0.02)
+                nn.init.normal_(p, std=FIRST / (2 * size.layers) ** 0.5 if deep else FIRST)
         if tied:
             self.head.weight = self.embedding.weight
 

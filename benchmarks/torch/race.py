@@ -1,6 +1,7 @@
 """A race on byte-level text: GPTs of 25 and 120 million parameters, equal tokens and equal wall-clock.
 
     python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens seconds] [--only NAME ...] [--stop 540]
+                                    [--warm SHARE] [--embedding DEVIATION]
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
 Everyone has two numbers to tune on seed 0, a learning rate and the ratio of the companion's rate to it (embeddings,
@@ -9,9 +10,10 @@ ratios at the best rate. The best is run on seed 1. That is done by tokens. By s
 best by tokens; the clock runs during training only: compilation, the first steps of a throw-away optimizer and
 evaluation are outside.
 
-The rate warms up over the first 5 % of the run and falls to 0 along a cosine; schedule-free keeps it. No weight decay
-for anyone; AdamW and schedule-free clip gradients at norm 1. The validation loss is the mean over windows spread evenly
-over val.bin.
+The rate warms up over the first part of the run and falls to 0 along a cosine; schedule-free keeps it. With 120 million
+parameters the first part is longer and embeddings begin larger, for everyone: `benchmarks.torch.start` has the reason.
+No weight decay for anyone; AdamW and schedule-free clip gradients at norm 1. The validation loss is the mean over
+windows spread evenly over val.bin.
 
 The report is rewritten after every run, and runs that it already holds are not repeated, so that the race can be
 stopped at any moment and continued; `--stop` starts no run after so many seconds.
@@ -34,6 +36,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.torch.parts import (
+    FIRST,
     GPT,
     Ordinary,
     Ours,
@@ -54,7 +57,9 @@ SIZES = {"25": Size(8, 512, 8, 256, 512), "120": Size(17, 768, 12, 256, 512)}
 TINY = Size(2, 64, 2, 256, 64)
 STEPS = {"25": 610, "120": 200}  # 20 and 6.6 million tokens
 SECONDS = {"25": 10.0, "120": 12.0}
-BATCH, WINDOWS, WARM = 64, 512, 0.05
+BATCH, WINDOWS = 64, 512
+WARM = {"25": 0.05, "120": 0.2}  # 30 and 40 steps
+EMBEDDING = {"25": 0.02, "120": 1.0}  # standard deviation at the start; 1 is torch's own
 SEEDS = (0, 1)
 
 
@@ -106,26 +111,29 @@ def ours(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
 
 class Entrant(NamedTuple):
     make: Callable[[nn.Module, float, float], Ordinary]
-    rates: tuple[float, float, float]
+    rates: dict[str, tuple[float, float, float]]
     ratios: tuple[float, ...] = (0.15, 0.3, 0.075)
     passes: int = 1
     scheduled: bool = True
     like: str | None = None  # takes its rates from another, whose arithmetic it shares
 
 
-SPECTRAL = (0.01, 0.02, 0.04)
+SPECTRAL = {"25": (0.01, 0.02, 0.04), "120": (0.02, 0.04, 0.08)}
+EXACT = {"25": (0.005, 0.01, 0.02), "120": (0.01, 0.02, 0.04)}
+ADAMW = {"25": (1e-3, 2e-3, 4e-3), "120": (1e-3, 2e-3, 4e-3)}
+FREE = {"25": (2e-3, 4e-3, 8e-3), "120": (1e-3, 2e-3, 4e-3)}
 ENTRANTS = {
     "spectral": Entrant(ours, SPECTRAL),
     "spectral-lean": Entrant(partial(ours, memory="lean"), SPECTRAL, like="spectral"),
     "neurons": Entrant(partial(ours, neurons=True), SPECTRAL),
     "neurons-lean": Entrant(partial(ours, neurons=True, memory="lean"), SPECTRAL, like="neurons"),
     "stale": Entrant(partial(ours, difference="stale", correction=0.05), SPECTRAL),
-    "exact": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), (0.005, 0.01, 0.02), passes=2),
+    "exact": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), EXACT, passes=2),
     "muon": Entrant(muon, SPECTRAL),
     "normuon": Entrant(partial(muon, neurons=0.95), SPECTRAL),
     "mars": Entrant(partial(muon, gamma=0.025), SPECTRAL),
-    "adamw": Entrant(adamw, (1e-3, 2e-3, 4e-3), (1.0, 2.0, 0.5)),
-    "schedule-free": Entrant(schedule_free, (2e-3, 4e-3, 8e-3), (1.0, 2.0, 0.5), scheduled=False),
+    "adamw": Entrant(adamw, ADAMW, (1.0, 0.5, 2.0)),
+    "schedule-free": Entrant(schedule_free, FREE, (1.0, 0.5, 2.0), scheduled=False),
 }
 
 
@@ -181,11 +189,11 @@ class Clock:
         return time.perf_counter() - self.start
 
 
-def factor(share: float, falls: bool) -> float:
+def factor(share: float, warm: float, falls: bool) -> float:
     """The learning rate's course over the elapsed share of the run."""
-    if share < WARM or not falls:
-        return min(1.0, share / WARM)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, (share - WARM) / (1 - WARM))))
+    if share < warm or not falls:
+        return min(1.0, share / warm)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, (share - warm) / (1 - warm))))
 
 
 class Setting(NamedTuple):
@@ -212,32 +220,37 @@ class Race:
         self.began, self.warmed, self.by = time.perf_counter(), set[str](), ""
         self.report = {"machine": machine(self.device), "tiny": options.tiny, "size": options.size, "runs": []}
         self.report |= {"steps": options.steps, "seconds": options.seconds, "batch": self.count}
-        self.report |= {"context": self.size.context, "windows": self.windows, "warm": WARM}
+        self.report |= {"context": self.size.context, "windows": self.windows}
+        self.report |= {"warm": options.warm, "embedding": options.embedding}
         if options.out.exists():
             old = json.loads(options.out.read_text(encoding="utf-8"))
             same = all(old.get(key) == value for key, value in self.report.items() if key not in ("machine", "runs"))
             self.report["runs"] = old["runs"] if same else []
 
     def model(self, seed: int) -> GPT:
-        return build(self.size, self.device, seed, body=self.body)
+        model = build(self.size, self.device, seed, body=self.body)
+        with torch.no_grad():
+            model.embedding.weight.mul_(self.options.embedding / FIRST)
+        return model
 
     def late(self) -> bool:
         return time.perf_counter() - self.began > self.options.stop
 
-    def enter(self, name: str, by: str) -> None:
-        self.by = by
+    def run(self, by: str) -> None:
+        """By tokens all are tuned first; then everyone has one seed after the other."""
+        self.by, names = by, self.options.only
         if by == "tokens":
-            if ENTRANTS[name].like is not None:
-                return
-            self.tune(name)
+            names = [name for name in names if ENTRANTS[name].like is None]
+            for name in names:
+                self.tune(name)
         for seed in SEEDS[: self.options.seeds]:
-            if best := tuned(self.report, name):
-                self.once(name, best, seed)
+            for name in names:
+                if best := tuned(self.report, name):
+                    self.once(name, best, seed)
 
     def tune(self, name: str) -> None:
-        rates, (usual, *others) = ENTRANTS[name].rates, ENTRANTS[name].ratios[: self.options.ratios]
-        if self.options.like is not None and (known := tuned(self.options.like, name)):
-            usual, others = known.ratio, []
+        rates = ENTRANTS[name].rates[self.options.size]
+        usual, *others = ENTRANTS[name].ratios[: self.options.ratios]
         for rate in rates:
             self.once(name, Setting(rate, usual), 0)
         if best := tuned(self.report, name):
@@ -269,7 +282,7 @@ class Race:
         steps, share, clock = 0, 0.0, Clock(self.device)
         while share < 1:
             for group, own in zip(entrant.groups, base, strict=True):
-                group["lr"] = own * factor(share, ENTRANTS[name].scheduled)
+                group["lr"] = own * factor(share, self.options.warm, ENTRANTS[name].scheduled)
             entrant.step(loss, self.text.batch(generator, self.count))
             steps, elapsed = steps + 1, clock.tick()
             share = steps / self.options.steps if self.by == "tokens" else elapsed / self.options.seconds
@@ -315,19 +328,20 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=ENTRANTS, default=list(ENTRANTS))
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seconds", type=float)
+    parser.add_argument("--warm", type=float, help="share of the run over which the rate rises")
+    parser.add_argument("--embedding", type=float, help="standard deviation with which embeddings begin")
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--ratios", type=int, default=3, help="how many ratios of the companion's rate to try")
     parser.add_argument("--stop", type=float, default=540.0, help="start no run after so many seconds")
     parser.add_argument("--compile", action="store_true", help="compile the blocks in a trial too")
-    parser.add_argument("--like", type=Path, help="take ratios from this report, of another size, and do not tune them")
     options = parser.parse_args()
-    options.like = json.loads(options.like.read_text(encoding="utf-8")) if options.like else None
+    options.warm = options.warm or WARM[options.size]
+    options.embedding = options.embedding or EMBEDDING[options.size]
     options.steps = options.steps or STEPS[options.size]
     options.seconds = options.seconds or SECONDS[options.size]
     race = Race(options)
     for by in options.by:
-        for name in options.only:
-            race.enter(name, by)
+        race.run(by)
 
 
 if __name__ == "__main__":

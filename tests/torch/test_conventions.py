@@ -31,7 +31,7 @@ from small import (
 from torch import Tensor, nn
 from torch.optim import lr_scheduler
 
-from normstorm.torch import NormalizedStorm
+from normstorm.torch import NormalizedStorm, spectral_storm
 
 MEMORY = ("fast", "lean")
 NAN, INF = float("nan"), float("inf")
@@ -633,7 +633,8 @@ def test_state_dict_hooks() -> None:
 # Other things that people do.
 
 
-def test_compiled_step() -> None:
+@pytest.mark.parametrize("preset", [False, True], ids=["euclidean", "preset"])
+def test_compiled_step(preset: bool) -> None:
     """In two graphs: of the first step, and of all others."""
     ends, graphs = [], []
 
@@ -643,7 +644,7 @@ def test_compiled_step() -> None:
 
     for compiled in (False, True):
         model = network()
-        opt = NormalizedStorm(model.parameters(), 0.05, correction=0.0)
+        opt = spectral_storm(model) if preset else NormalizedStorm(model.parameters(), 0.05, correction=0.0)
         step = torch.compile(opt.step, backend=counted) if compiled else opt.step
         for batch in batches(20):
             opt.zero_grad()

@@ -359,3 +359,18 @@ def test_a_probe_holds_at_most_eight_copies() -> None:
 
     diagnose(model, loss, lambda: torch.randn(4), lr=1e-3, steps=48)
     assert 3 <= most[0] <= 8
+
+
+def test_a_probe_asks_no_more_than_is_documented(long_races) -> None:
+    """10 N + 8 N / w + 6 gradients of a batch, w = 3 for N = 48; other losses are asked without a gradient."""
+    asked = {True: 0, False: 0}
+    model, loss, data = quadratic(torch.ones(4), torch.ones(4), sigma=1.0)
+
+    def counted(*batch):
+        asked[torch.is_grad_enabled()] += 1
+        return loss(*batch)
+
+    diagnose(model, counted, data, lr=1e-3, steps=48)
+    most = 10 * 48 + 8 * 48 / 3 + 6
+    assert 0.8 * most <= asked[True] <= most
+    assert asked[False] <= 1920 * race.FRESH / 64

@@ -2,6 +2,7 @@
 
 from .diagnosis import Diagnosis as Diagnosis
 from .diagnosis import diagnose as diagnose
+from .kalman import KalmanStorm as KalmanStorm
 from .optimizer import NormalizedStorm as NormalizedStorm
 from .plans import estimate_constants as estimate_constants
 from .plans import plan_for as plan_for

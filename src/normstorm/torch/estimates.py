@@ -132,11 +132,14 @@ class Estimates:
         """v <- beta2 v + (1 - beta2) (factor value)^2, from the first square on; nothing in another geometry."""
         if group["geometry"] != "adam":
             return
-        for begun, keep in ((False, 0.0), (True, float(group["beta2"]))):
-            some = [(p, value) for p, value in zip(params, values, strict=True) if (self.stage(p) != NONE) == begun]
+        new: list[tuple[Tensor, Tensor]] = []
+        known: list[tuple[Tensor, Tensor]] = []  # two lists: torch.compile cannot follow a comparison of comparisons
+        for p, value in zip(params, values, strict=True):
+            (new if self.stage(p) == NONE else known).append((p, value))
+        for some, keep in ((new, 0.0), (known, float(group["beta2"]))):
             if some:
                 v, own = self.seconds([p for p, _ in some]), [value for _, value in some]
-                torch._foreach_mul_(v, keep) if begun else torch._foreach_zero_(v)
+                torch._foreach_zero_(v) if some is new else torch._foreach_mul_(v, keep)
                 torch._foreach_addcmul_(v, own, own, value=(1 - keep) * factor**2)
 
     def squares(self, lists: list[list[Tensor]]) -> list[Tensor] | None:

@@ -255,7 +255,8 @@ class NormalizedStorm(Optimizer):
 
     def _end(self, step: OnePointStep | TwoPointStep) -> None:
         """What is told of a step that has ended."""
-        self.skipped += step.skipped
+        if step.skipped:
+            self.skipped += 1
         if step.norms is not None:
             momenta = [state["momentum"] for state in self.state.values() if "momentum" in state]
             found = {"gradient": step.norms.gradient(), "estimate": squares(momenta).sum().sqrt() if momenta else None}

@@ -1,0 +1,148 @@
+"""KalmanStorm against the NumPy transcription of the engine's filter, and what a step may and may not do."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transcriptions.common import Oracle
+from transcriptions.kalman import kalman_storm
+
+from normstorm.torch import KalmanStorm
+
+K, STEPS, SIZE = 4, 60, 5
+RNG = np.random.default_rng(3)
+X1 = RNG.normal(size=SIZE)
+
+
+def rows(count: int, shift: float = 0.0) -> list[tuple[np.ndarray, float]]:
+    """Least squares whose samples disagree about curvature."""
+    features = [RNG.normal(size=SIZE) * np.linspace(0.3, 1.5, SIZE) + 0.3 for _ in range(count)]
+    return [(a, RNG.normal() + shift) for a in features]
+
+
+# At half of the way the target jumps: V is wrong then, which the check of V has to find.
+LARGE, SAMPLES = rows(3 * K), [rows(K, 8.0 * (t > STEPS / 2)) for t in range(STEPS + 1)]
+
+
+def gradient(x: np.ndarray, sample: Any) -> np.ndarray:
+    a, b = sample
+    return a * (a @ x - b)
+
+
+def closure_of(optimizer: KalmanStorm, x: Tensor, batch: Any) -> Any:
+    a, b = (torch.tensor(np.array(part)) for part in zip(*batch, strict=True))
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = 0.5 * (a @ x - b).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+def test_it_follows_the_transcription() -> None:
+    path = kalman_storm(Oracle(gradient, samples=SAMPLES, large=[LARGE]), X1, STEPS, K=K)
+    x = nn.Parameter(torch.tensor(X1))
+    optimizer = KalmanStorm([x])
+    for part in (1, 2, 0):  # the first part is also that of the first curvature
+        optimizer.step(closure_of(optimizer, x, LARGE[part * K : (part + 1) * K]))
+    for t in range(2, STEPS + 1):
+        optimizer.step(closure_of(optimizer, x, SAMPLES[t - 1]))
+        np.testing.assert_allclose(x.detach().numpy(), path.x[t - 1], rtol=1e-8, atol=1e-10)
+    np.testing.assert_allclose(optimizer.state[x]["m"].numpy(), path.m[-1], rtol=1e-7, atol=1e-10)
+    np.testing.assert_allclose(optimizer.error_bar, path.bar, rtol=1e-7)
+    optimizer.finish()
+    np.testing.assert_allclose(x.detach().numpy(), path.x[STEPS], rtol=1e-8, atol=1e-10)
+    assert optimizer.param_groups[0]["filter"]["alarms"] > 0
+
+
+def network() -> nn.Module:
+    torch.manual_seed(1)
+    return nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.Tanh(), nn.Dropout(0.2), nn.Linear(12, 2))
+
+
+def trained(steps: int, optimizer: KalmanStorm, model: nn.Module, seed: int = 0) -> list[float]:
+    draw, losses = torch.Generator().manual_seed(seed), []
+    for _ in range(steps):
+        x = torch.randn(16, 6, generator=draw)
+
+        def closure(x: Tensor = x) -> Tensor:
+            optimizer.zero_grad()
+            loss = (model(x) - x[:, :2].sin()).square().mean()
+            loss.backward()
+            return loss
+
+        losses.append(float(optimizer.step(closure).detach()))
+    return losses
+
+
+@pytest.mark.parametrize("options", [{}, {"geometry": "spectral"}, {"geometry": "spectral", "longer": True}], ids=str)
+def test_it_trains_without_a_rate_and_goes_on_from_a_checkpoint(options: dict[str, Any]) -> None:
+    model = network()
+    optimizer = KalmanStorm(model.parameters(), **options)
+    losses = trained(120, optimizer, model)
+    assert np.mean(losses[-20:]) < 0.7 * np.mean(losses[:10])
+    other = network()
+    other.load_state_dict(model.state_dict())
+    second = KalmanStorm(other.parameters(), **options)
+    second.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    torch.manual_seed(5)
+    expected = trained(5, optimizer, model, 7)
+    torch.manual_seed(5)
+    assert trained(5, second, other, 7) == expected
+
+
+def test_a_batch_is_counted_once_and_masks_are_drawn_again() -> None:
+    model = network()
+    optimizer = KalmanStorm(model.parameters())
+    trained(10, optimizer, model)
+    assert int(model[1].num_batches_tracked) == 10
+
+
+def test_what_is_not_finite_is_taken_back() -> None:
+    x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = KalmanStorm([x])
+
+    def closure(fine: bool = True) -> Tensor:
+        optimizer.zero_grad()
+        loss = (0.5 if fine else float("nan")) * x.square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(4):
+        optimizer.step(closure)
+    before = x.item()
+    optimizer.step(lambda: closure(x.item() == before))
+    assert optimizer.param_groups[0]["filter"]["taken_back"] == 1
+    assert x.item() == pytest.approx(before, rel=1e-15)
+    with pytest.raises(RuntimeError, match="gradients must be finite where no step has led to"):
+        KalmanStorm([x]).step(lambda: closure(False))
+
+
+@pytest.mark.parametrize(
+    ("given", "sentence"),
+    [
+        ({"geometry": "sign"}, "geometry must be one of euclidean, spectral"),
+        ({"scale": 0.0}, "scale must be"),
+        ({"longer": 1}, "longer must be True or False"),
+    ],
+)
+def test_refusals(given: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ValueError, match=f"KalmanStorm: {sentence}"):
+        KalmanStorm([nn.Parameter(torch.ones(2))], **given)
+
+
+def test_what_a_step_needs() -> None:
+    optimizer = KalmanStorm([nn.Parameter(torch.ones(2))])
+    with pytest.raises(ValueError, match="closure must be a function"):
+        optimizer.step()
+    with pytest.raises(ValueError, match="params must all be given at the beginning"):
+        optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+    with pytest.raises(ValueError, match="real floating-point"):
+        KalmanStorm([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
