@@ -196,7 +196,8 @@ class Trajectory:
 
             # A loop of one turn, of which XLA does not know that: its arrays are small, so it is executed in plain
             # order on a CPU (see engine.loop).
-            return jax.lax.fori_loop(0, jnp.minimum(steps, 1), once, followed)
+            after: Followed = jax.lax.fori_loop(0, jnp.minimum(steps, 1), once, followed)
+            return after
 
         followed = jax.lax.fori_loop(0, -(-count // n), block, state.followed)
         return Watched(followed, state.noted, self._truth(state, followed, grad_norm, count))
