@@ -347,7 +347,7 @@ def follow(
     first, later = trajectory.noise_levels(closure, spread)
     if not later < math.inf:
         refuse(who, "range", "finite at x", spread)
-    estimator, schedule = algorithm.estimator, algorithm.schedule
+    local, estimator, schedule = stated is not None or ranges is not None, algorithm.estimator, algorithm.schedule
     alpha = float(getattr(schedule, "alpha", steps ** (-2 / 3)))
     settled = 1 / alpha if isinstance(schedule, (Constant, Halving)) else None
     first_w = 1.0 if settled is None else settled
@@ -359,7 +359,6 @@ def follow(
         cut = WHOLE._replace(pairs=estimator.K, fresh=estimator.K)
     if not isinstance(estimator, (TwoBatch, Filtered)) and max(estimator.K, samples) > 1:
         few = PIECES if steps < LONG_RUN else steps
-        local = stated is not None or ranges is not None
         usual = PIECES_OF_CONSTANTS if not local else few if target is None else PIECES_TO_STOP
         cut = trajectory.layout(estimator.K, estimator.k, samples, steps, usual if pieces is None else pieces)
         estimator = replace(estimator, pieces=(0 if cut.is_whole else cut.heads, cut.tails, cut.firsts))
@@ -380,7 +379,7 @@ def follow(
         cut=cut,
         local=stated is not None,
         surprised=foresee is not None and foresee(schedule.init(x)) is not None,
-        block=trajectory.block_length(steps) if target is None else 1,
+        block=trajectory.block_length(steps, local) if target is None else 1,
         exact=ranges,
     )
     return replace(algorithm, estimator=estimator, observer=watch)

@@ -18,6 +18,7 @@ SURELY = 0.9  # lam w r from which on a step is not observed but pays its range;
 STEP_ROUNDING = 4  # units for the few operations of one step
 BLOCK = 64  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
 LEAST_BLOCKS = 64
+SHORTER = 4  # times shorter, and half as many at most, where ranges come from what was certified before
 SLACK = 1.15  # ranges in a block may be so many times those of its first step
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 
@@ -92,9 +93,10 @@ def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any) -
     return xp.minimum(1 / a, guarded * xp.exp(grown + known))
 
 
-def block_length(steps: int) -> int:
-    """Steps that are followed together in a run of so many, a power of two."""
-    return 1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS))))
+def block_length(steps: int, stated: bool = True) -> int:
+    """Steps that are followed together in a run of so many, a power of two; fewer, if ranges are not stated."""
+    most, blocks = (BLOCK, LEAST_BLOCKS) if stated else (BLOCK // 2, SHORTER * LEAST_BLOCKS)
+    return 1 << int(math.log2(min(most, max(1, steps // blocks))))
 
 
 class Terms(NamedTuple):
