@@ -365,7 +365,7 @@ def follow(
     always = schedule if isinstance(schedule, Constant) else None
     equal = type(algorithm.geometry) is Normalized and isinstance(algorithm.averaging, NoAveraging)
     change = None
-    if always is not None and equal:
+    if local and always is not None and equal:  # from constants alone ranges are larger later
         change = _change(closure, stated, x, float(always.eta))
     fixed = trajectory.instances(first, later, alpha, steps, delta, cut, estimator.K, dimension(x), change)
     watch = Trajectory(
