@@ -38,7 +38,7 @@ from normstorm.theory.trajectory import Closure, Layout, Observed, Ranges
 DELTA, HORIZON, D = 0.1, 401, 2
 BLOCKS = 1, 8, 100  # steps that are followed together
 BUDGET, CONFIDENCE = 100_000, 0.95
-LAYOUTS = (tr.WHOLE, Layout(6, 2, 2, 1, 2, 2, 6, 1), Layout(4, 4, 2, 2, 0, 0, 2, 2))
+LAYOUTS = (tr.WHOLE, Layout(6, 2, 2, 1, 2, 2, 6, 1), Layout(4, 4, 2, 2, 0, 0, 2, 2, 2, 2))
 NOISES, DIRECTIONS, STEPS, WEIGHTS, SOURCES = 2, 5, 5, 4, 3
 
 
