@@ -4,7 +4,7 @@
                                         [--problems a,b] [--seeds 3]
 
 Attack: random settings in which noise, weights and steps work against it and know the error of the estimate, every run
-checked after every block of 1, 8 or 40 steps. Beside violations it counts the one event behind each instance, a
+checked after every block of 1, 8 or 100 steps. Beside violations it counts the one event behind each instance, a
 supermartingale that reaches 1/delta: how much of delta is really spent. Table: for every problem of the registry the
 plan for 100,000 sample gradients, confidence .95, and for its own runs the promised bound, the certified one from
 constants alone and the one with the problem's ranges too, each over the true average. Writes results/trajectory.json.
@@ -36,9 +36,9 @@ from normstorm.theory.planner.planner import plan
 from normstorm.theory.trajectory import Closure, Layout, Observed, Ranges
 
 DELTA, HORIZON, D = 0.1, 401, 2
-BLOCKS = 1, 8, 40  # steps that are followed together
+BLOCKS = 1, 8, 100  # steps that are followed together
 BUDGET, CONFIDENCE = 100_000, 0.95
-LAYOUTS = (tr.WHOLE, Layout(6, 2, 2, 1, 2, 2, 6, 1), Layout(4, 4, 2, 2, 0, 0, 2, 2))
+LAYOUTS = (tr.WHOLE, Layout(6, 2, 2, 1, 2, 2, 6, 1), Layout(4, 4, 2, 2, 0, 0, 2, 2, 2, 2))
 NOISES, DIRECTIONS, STEPS, WEIGHTS, SOURCES = 2, 5, 5, 4, 3
 
 
@@ -225,7 +225,7 @@ def attack(s: Setting, fixed: Any, known: Any, cut: Layout, runs: int, seed: Any
         after, (seen, local, d, error, gradient) = jax.lax.scan(step, w, given)
         old, count = w.followed, given[0].shape[0]
         new = tr.follow_block(jnp, fixed, cut, closure, local, old, seen, count, settled)
-        known = tr.smallest(jnp, [tr.from_constants(jnp, closure, fixed, old, seen.moved), local])
+        known = tr.smallest(jnp, [tr.from_constants(jnp, closure, fixed, old, seen.moved, count), local])
         terms = tr.block_terms(jnp, fixed, cut, known, old, seen, settled)
 
         def event(logs: Any, given: Any) -> Any:

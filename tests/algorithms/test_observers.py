@@ -22,6 +22,7 @@ from normstorm.algorithms import CATALOGUE
 from normstorm.algorithms.geometries import norm
 from normstorm.algorithms.observers import COVERED, REASONS, follow, uncovered
 from normstorm.engine import run
+from normstorm.problems import exact_range, get
 from normstorm.random import seed_words, step_key
 from normstorm.theory import Constants, trajectory
 
@@ -32,6 +33,7 @@ STORM = {"alpha": 0.2, "eta": 0.01}
 RUNS = {
     "one sample": (CATALOGUE["normalized_storm"](**STORM, K=1, k=1), "both"),
     "pieces": (CATALOGUE["normalized_storm"](**STORM, K=10, k=4), "both"),
+    "exact": (CATALOGUE["normalized_storm"](**STORM, K=10, k=4), "exact"),
     "constants alone": (CATALOGUE["normalized_storm"](**STORM, K=2, k=2), "constants"),
     "remainder": (CATALOGUE["meta_storm"](eta=0.05, a0=0.5, K=3), "problem"),
     "filtered": (CATALOGUE["kalman_storm"](), "problem"),
@@ -54,16 +56,24 @@ class Bounded:
         return 0.6 + 0.2 * jnp.max(abs(x)), 1.2 * radius
 
 
+def of_all_rows(problem: Any, x: Any, before: Any) -> tuple[Any, Any]:
+    """What `exact_range` is for a finite sum, not rounded up."""
+    here, there = (gradients(jnp.asarray(TABLE, x.dtype), point) for point in (x, before))
+    off, change = here - jnp.mean(here, 0), here - there
+    return tuple(jnp.max(jnp.linalg.norm(rows, axis=1)) for rows in (off, change))
+
+
 def gradients(rows: Any, x: Any) -> Any:
     return (1 + 0.2 * rows[..., 0, :]) * x + 0.3 * rows[..., 1, :]
 
 
 def watched(name: str, dtype: Any) -> tuple[Any, Any]:
     algorithm, kind = RUNS[name]
-    constants = None if kind == "problem" else Constants(1.2, 0.5, 0.6, 0.2, 0.9, 0.8)
-    stated = SimpleNamespace(name="no range") if kind == "constants" else Bounded()
+    constants = None if kind in ("problem", "exact") else Constants(1.2, 0.5, 0.6, 0.2, 0.9, 0.8)
+    stated = SimpleNamespace(name="no range") if kind in ("constants", "exact") else Bounded()
+    more = {"ranges": of_all_rows} if kind == "exact" else {}
     x = jnp.asarray([0.5, -0.4, 0.3], dtype)
-    algorithm = follow(algorithm, stated, x, steps=STEPS, delta=0.1, constants=constants, pieces=60)
+    algorithm = follow(algorithm, stated, x, steps=STEPS, delta=0.1, constants=constants, pieces=60, **more)
     first_w = algorithm.observer.first_w / (3 if kind == "constants" else 1)  # steps without a weight, at first
     return x, replace(algorithm, observer=replace(algorithm.observer, block=BLOCK, first_w=first_w))
 
@@ -89,7 +99,7 @@ def walk(name: str, algorithm: Any, x: Any) -> Any:
     path_of = later.x_prev, later.m, jax.vmap(norm)(later.m), later.observer.noted
     bounds = []
     for count in (0, 5, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK):
-        seen = watch.follow(problem, before, *path_of, count, first.observer).followed
+        seen = watch.follow(problem, before, *path_of, None, count, first.observer).followed
         bounds.append(trajectory.average_bound(jnp, watch._in_precision(seen.size), seen))
     points, m = (jnp.concatenate([a[None], b]) for a, b in zip(before, path_of[:2], strict=True))
     plain, others, _ = path(RUNS[name][0])
@@ -106,6 +116,8 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
         w1=float(watch.first_w),
         batches=(cut.K, cut.k),
         samples=(cut.head, cut.tail),
+        independent=(cut.pairs, cut.fresh),
+        first_samples=cut.first,
         constants=constants,
         settled=None if watch.settled is None else float(watch.settled),
         length=BLOCK,
@@ -120,13 +132,23 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
     def stated(x: np.ndarray, moved: float) -> dict[str, float]:
         return {"spread": 0.6 + 0.2 * float(np.max(abs(x))), "change": 1.2 * moved} if watch.local else {}
 
+    def exact(x: np.ndarray, before: np.ndarray) -> tuple[float, float]:
+        here, there = gradients(TABLE, x), gradients(TABLE, before)
+        return tuple(np.linalg.norm(rows, axis=1).max() for rows in (here - here.mean(axis=0), here - there))
+
     pieces = [m[0].tolist()] if cut.firsts == 1 else part(x[0], rows[0], cut.first)
-    oracle.first(followed.Step(m=m[0].tolist(), **stated(x[0], 0.0)), pieces)
+    start = followed.Step(m=m[0].tolist(), **stated(x[0], 0.0))
+    if watch.exact:
+        start.spread = start.off = exact(x[0], x[0])[0]
+    oracle.first(start, pieces)
     bounds, seen, weights, steps = [oracle.bound()], 0.0, [1.0], []
     for t in range(1, STEPS):
         moved, K = float(np.linalg.norm(x[t] - x[t - 1])), len(rows[t])
         step = followed.Step(m=m[t].tolist(), moved=moved, a=float(getattr(algorithm.schedule, "alpha", 1.0)))
         step.spread, step.change = stated(x[t], moved).values() if watch.local else (math.inf, math.inf)
+        if watch.exact:
+            step.spread, step.change = exact(x[t], x[t - 1])
+            step.off = step.spread
         if two:  # one piece: as one gradient whose partner is 0
             change = np.subtract(*(part(y, rows[t], K)[0] for y in (x[t], x[t - 1])))
             fresh = np.array(part(x[t], samples[1][t], K)[0])
@@ -165,10 +187,10 @@ def test_a_run_has_the_bounds_of_the_slow_certificate(name: str, dtype: str) -> 
     np.testing.assert_allclose(points, unwatched, rtol=0, atol=1e-13 if exact else 1e-6)
     points, m = (np.asarray(a, float) for a in (points, m))
     slow = np.array(slow_bounds(algorithm, points, m, jax.tree.map(np.asarray, samples)))
-    assert np.all(np.isfinite(slow)) and algorithm.observer.cut.tails == {"pieces": 3}.get(name, 0)
+    assert np.all(np.isfinite(slow)) and algorithm.observer.cut.tails == {"pieces": 3, "exact": 3}.get(name, 0)
     ratio = np.asarray(bounds, float) / slow
     # Where w grows it is rounded down; the gains of a filter are those found in m.
-    down = {"constants alone": 1e-11, "filtered": 1e-9}.get(name, 0.0)
+    down = {"constants alone": 1e-11, "filtered": 1e-9, "exact": 1e-12}.get(name, 0.0)
     assert np.all(ratio > 1 - down) and np.all(ratio < 1 + (1e-9 if exact else 2e-4)), ratio - 1  # rounded up
 
 
@@ -202,6 +224,7 @@ def test_constants_without_growth_serve_steps_of_every_kind() -> None:
         (NORMAL, {"steps": 0}, "follow: steps must be an integer >= 1; got steps=0"),
         (NORMAL, {"delta": 1.0}, "follow: delta must be a number in (0, 1); got delta=1.0"),
         (NORMAL, {"target": -1}, "follow: target must be a finite number > 0; got target=-1"),
+        (NORMAL, {"ranges": "exact"}, "follow: ranges must be a function of (problem, x, x_prev) or None; got ranges="),
         (NORMAL, {"pieces": 0}, "follow: pieces must be an integer >= 1; got pieces=0"),
         (NORMAL, {}, "follow: ranges must come from a method range(x, radius) of the problem or from constants; 'toy'"),
         (SIGN, {"constants": GROWING}, "'toy' has no such method, and constants do not serve sign_storm"),
@@ -213,6 +236,45 @@ def test_refusals(algorithm: Any, more: dict[str, Any], words: str) -> None:
     with pytest.raises(ValueError) as refused:
         follow(algorithm, Toy(2), jnp.zeros(2), **{"steps": 10, "delta": 0.1} | more)
     assert words in str(refused.value) and "\n" not in str(refused.value)
+
+
+def test_a_pass_over_all_rows_gives_the_ranges_of_a_finite_sum() -> None:
+    """The bound is below that of stated ranges, and above the truth."""
+    with jax.enable_x64(True):
+        problem = get("dro-chi2", n=40)
+        x, found = problem.start(), {}
+        for name, ranges in (("stated", None), ("exact", exact_range)):
+            algorithm = follow(NORMAL, problem, x, steps=300, delta=0.1, ranges=ranges)
+            trace = run(problem, algorithm, x, 300, 1)
+            seen = jax.tree.map(lambda leaf: leaf[0], trace.observer.followed)
+            found[name] = trajectory.average_bound(np, algorithm.observer.fixed, seen)
+        with pytest.raises(ValueError, match="exact_range: problem must be a finite sum"):
+            follow(NORMAL, get("cosh"), get("cosh").start(), steps=300, delta=0.1, ranges=exact_range)
+    assert trace.mean_grad_norm[0] < found["exact"] < found["stated"]
+
+
+def test_what_is_bounded_has_the_weights_of_the_bound() -> None:
+    """Of a run that may end at a target: sums of theta ||grad F|| from the weights that the slow way finds."""
+    with jax.enable_x64(True):
+        problem, rule = get("quadratic"), CATALOGUE["normalized_storm_anytime"](alpha=0.4, eta=0.01, shift=5.0)
+        x = problem.start()
+        algorithm = follow(rule, problem, x, steps=40, delta=0.1, target=1e-9)
+        trace = run(problem, algorithm, x, 40, 2, records=400)
+        schedule, state, w, alphas = rule.schedule, rule.schedule.init(x), float(algorithm.observer.first_w), []
+        for t in range(1, 41):
+            weight, state = schedule.weight(t, None, state)
+            alphas.append(float(weight))
+            _, state = schedule.step(t, x, None, state)
+    thetas = []
+    for a in alphas[1:]:
+        later = min(1 / a, w / max(1 - a, 0.5))
+        thetas.append(w - (1 - a) * later)
+        w = later
+    thetas.append(min(w, 1.0))
+    for i in range(2):
+        seen = jax.tree.map(lambda leaf, i=i: leaf[i], trace.observer)
+        weighted = np.average(trace.grad_norm[i], weights=thetas)
+        assert algorithm.observer.average(seen) == pytest.approx(weighted, rel=1e-9) != trace.mean_grad_norm[i]
 
 
 def test_a_range_without_end_is_refused() -> None:
@@ -227,7 +289,7 @@ def test_steps_are_halved_when_the_certificate_has_spent_its_share() -> None:
     words = {"alpha": 0.2, "eta": 0.01, "gap": 0.9, "L0": 1.2}
     for share, lengths in ((1e-9, [0.01 / 2 ** ((t - 1) // 2) for t in range(1, 12)]), (1e9, [0.01] * 11)):
         algorithm = follow(
-            CATALOGUE["halving_storm"](**words, share=share), Bounded(), x, steps=600, delta=0.1, constants=None
+            CATALOGUE["halving_storm"](**words, share=share), Bounded(), x, steps=150, delta=0.1, constants=None
         )
         assert algorithm.observer.block == 2 and algorithm.observer.settled == 5.0
         seen = run(Bounded(), algorithm, x, 12, 2).observer.followed

@@ -27,6 +27,7 @@ class Step:
     here: Sequence[Vector] = ()
     there: Sequence[Vector] = ()
     others: Sequence[Vector] = ()
+    off: float | None = None  # the largest distance from grad F(x_s), if it is not twice the spread
 
 
 @dataclass
@@ -43,6 +44,11 @@ class Oracle:
     w1: float
     batches: tuple[int, int] = (1, 1)
     samples: tuple[int, int] = (1, 1)
+    independent: tuple[int, int] = (
+        1,
+        1,
+    )  # samples in the difference, and in the fresh gradient, of a piece of the head
+    first_samples: int = 1  # of a piece of the first batch
     constants: Vector | None = None
     settled: float | None = None  # the w that is kept, if it is known before the run
     length: int = 1  # of a block that is not cut short
@@ -56,7 +62,7 @@ class Oracle:
     squares: float = 0.0
 
     def first(self, step: Step, pieces: Sequence[Vector]) -> None:
-        spread, off = step.spread, 2 * step.spread
+        spread, off = step.spread, 2 * step.spread if step.off is None else step.off
         if self.constants:
             _, _, s0, s1, _, g1 = self.constants
             spread, off = min(spread, s0 + s1 * g1), min(off, s0 + s1 * g1)
@@ -67,7 +73,11 @@ class Oracle:
                 R = spread / n
                 if 2 * lam * R >= 0.9:
                     continue
-                A = off / n + (1 / (2 * q) + linear(lam, 1, 2 * R)) * total + (1 / lam + R * R / q) * self.log_first
+                A = (
+                    off / n
+                    + (1 / (2 * q) + linear(lam, 1, 2 * R)) * total
+                    + (1 / lam + R * R / self.first_samples / q) * self.log_first
+                )
                 error = min(error, math.sqrt((A + q) ** 2 - q * q))
         self.steps, self.w, self.sure, self.p = [step], [self.w1], off, list(self.p1)
         self.costs = [[math.hypot(self.w1 * error, p)] for p in self.p1]
@@ -111,7 +121,7 @@ class Oracle:
         return g
 
     def ranges(self, block: Sequence[Step]) -> list[tuple[float, float, float]]:
-        known = [(s.spread, 2 * s.spread, s.change) for s in block]
+        known = [(s.spread, 2 * s.spread if s.off is None else s.off, s.change) for s in block]
         if self.constants:
             L0, L1, s0, s1, *_ = self.constants
             first = self.gradient(block[0].moved)
@@ -146,7 +156,8 @@ class Oracle:
             if first is None:
                 highest = sure if self.alone else max(1.15 * most / a, sure)
             bar = highest + lost
-            R = w * max(head * (turn * change + own * spread), tail * own * spread)
+            pairs, fresh = map(math.sqrt, self.independent)
+            R = w * max(head * (turn * change / pairs + own * spread / fresh), math.sqrt(tail) * own * spread)
             r = heads + head * ((turn + own) * change + own * bar)
             r = w * max(r, tails + tail * own * (change + bar))
             first = first or (room * R, room * r)

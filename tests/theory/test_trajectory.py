@@ -14,7 +14,7 @@ from normstorm.theory import trajectory as ours
 from normstorm.theory.trajectory import Closure, Layout, Observed, Ranges, blocks
 from normstorm.theory.trajectory.bound import last_error
 
-CUT = Layout(K=5, k=3, heads=1, head=3, tails=1, tail=2, firsts=4, first=1)
+CUT = Layout(K=5, k=3, heads=1, head=3, tails=1, tail=2, firsts=4, first=2, pairs=3, fresh=3)
 unit, positive = st.floats(0, 1), st.floats(-3, 3).map(lambda e: 10.0**e)
 
 
@@ -51,12 +51,48 @@ def test_squares_cancel(seed, h, scale):
     assert chance @ np.exp(gain) <= 1 + 1e-12
 
 
+@given(st.integers(0, 2**32 - 1), unit, positive)
+def test_squares_of_a_batch_cancel(seed, h, scale):
+    """Of a sum of independent samples the squared radii add up: three of them, every outcome."""
+    rng = np.random.default_rng(seed)
+    radii, outcomes = 10 ** rng.uniform(-1, 1, 3), [(1.0, np.zeros(2))]
+    for radius in radii:
+        points = rng.normal(size=(3, 2))
+        points *= radius / np.maximum(np.linalg.norm(points, axis=1, keepdims=True), 1)
+        chance = rng.dirichlet([0.3] * 3)
+        d = points - chance @ points
+        outcomes = [(p * q, total + one) for p, total in outcomes for q, one in zip(chance, d, strict=True)]
+    h, b = h / (2 * np.sum(radii**2)), scale * rng.normal(size=2)
+    mean = sum(p * np.exp(h * (total @ total - (total + b) @ (total + b))) for p, total in outcomes)
+    assert mean <= 1 + 1e-12
+
+
+@given(st.integers(1, 40), st.integers(1, 40), unit, positive, positive)
+def test_the_radius_of_a_whole_step(one, other, a, change, spread):
+    """Not below the root of the squared radii of its samples: k that are asked twice, and K - k others."""
+    k, K = sorted((one, other))
+    cut = ours.layout(K, k, K, 10**6, 1)
+    assert (cut.pairs, cut.fresh) == (k, K)
+    parts = k * ((1 - a) / k * change + a / K * spread) ** 2 + (K - k) * (a / K * spread) ** 2
+    assert (1 - a) * change / math.sqrt(cut.pairs) + a * spread / math.sqrt(cut.fresh) >= math.sqrt(parts) * (1 - 1e-12)
+
+
 def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alone=False, w1=5.0):
     """A random history through the formulas, and through the slow ones piece by piece; the bounds at the end."""
     rng = np.random.default_rng(seed)
     fixed = ours.instances(scale, scale, 0.2, 12, 0.1, CUT)
     more = {"settled": 5.0, "length": 1 if alone else 5} if closure else {}  # all steps have the weight 1/5
-    slow = followed.of_fixed(fixed, w1=w1, batches=(5, 3), samples=(3, 2), constants=closure, alone=alone, **more)
+    slow = followed.of_fixed(
+        fixed,
+        w1=w1,
+        batches=(5, 3),
+        samples=(3, 2),
+        independent=(3, 3),
+        first_samples=2,
+        constants=closure,
+        alone=alone,
+        **more,
+    )
     known = None if closure is None else Closure(*closure)
 
     def vector():
@@ -150,7 +186,7 @@ def test_a_large_step_ends_descent():
 
     def ranges(c, state, *moved):
         with np.errstate(invalid="ignore"):
-            return ours.from_constants(np, c, fixed, state, np.array(moved))
+            return ours.from_constants(np, c, fixed, state, np.array(moved), len(moved))
 
     near, far = ranges(closure, start, 0.5, 0.5), ranges(closure, start, 0.1, 0.51, 0.1)
     assert near.change[1] > near.change[0] and near.change[1] < math.inf

@@ -7,7 +7,7 @@ An observer is a frozen, JAX-registered dataclass with
 
 and, if it is not NoObserver,
 
-    follow(problem, before, x, m, size, noted, count, state)  -> state    after a chunk, from what was noted of it
+    follow(problem, before, x, m, size, noted, grad_norm, count, state)  -> state    after a chunk, from what was noted
     told(state, schedule, its state)  -> the state of a schedule that listens to what is certified
     stopped(state)                    -> whether no further step is to be made
 
@@ -19,6 +19,7 @@ business: watching has to be cheap beside a step of a few dozen operations.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -40,8 +41,9 @@ from .schedules import Constant, Halving
 
 Tree = Any
 # Parts of all batches together that are looked at one by one; of more, few bounds become better. Ranges from constants,
-# which depend on what was certified before, need more of them, and so do the first steps, if the run ends soon.
-PIECES, PIECES_OF_CONSTANTS, PIECES_TO_STOP = 5_000, 100_000, 40_000
+# which depend on what was certified before, need more of them, and so do the first steps, if the run ends soon. To look
+# at parts takes time where batches are small; so in a long run with stated ranges a step is one piece.
+PIECES, PIECES_OF_CONSTANTS, PIECES_TO_STOP, LONG_RUN = 5_000, 100_000, 40_000, 2_000
 
 
 class Noted(NamedTuple):
@@ -54,11 +56,19 @@ class Noted(NamedTuple):
     rest: Any = None
 
 
+class Truth(NamedTuple):
+    """What is bounded, as far as it is known: the sum of theta_s ||grad F(x_s)|| over s < t, and ||grad F(x_t)||."""
+
+    total: Any
+    last: Any
+
+
 class Watched(NamedTuple):
-    """What was followed so far, and what the last step noted."""
+    """What was followed so far, what the last step noted, and the truth of a run that may end at a target."""
 
     followed: Followed
     noted: Noted
+    truth: Truth | None = None
 
 
 @pytree
@@ -85,7 +95,7 @@ class Trajectory:
     settled    the w that is kept once it is reached, if that is known before the run, or None
     target     the run ends when the bound of the average is at most this; None: it does not
     cut        pieces of a step
-    local      whether the problem states ranges (`problem.range`)
+    local      whether the problem states ranges (`problem.range`);   exact   a function that computes them, or None
     surprised  whether a weight may differ from the one that was foreseen
     block      steps that are followed together
     """
@@ -101,13 +111,13 @@ class Trajectory:
     local: bool = field(metadata=STATIC)
     surprised: bool = field(metadata=STATIC)
     block: int = field(metadata=STATIC)
+    exact: Any = field(default=None, metadata=STATIC)
 
     def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Watched:
         size = norm(m)
         c, zero = self.closure, jnp.zeros_like(size)
         known = [] if c is None else [Ranges(*(c.sigma0 + c.sigma1 * c.first_gradient,) * 2, zero)]
-        if self.local:
-            known.append(trajectory.from_problem(*problem.range(x, zero)))
+        known.extend(self._ranges(problem, x, x, zero))
         squares: Any = zero
         if self.cut.firsts > 1:
             squares = sum(map(_distances_from_earlier, jax.tree.leaves(grads.pieces))) / self.cut.firsts**2
@@ -116,7 +126,16 @@ class Trajectory:
             jnp, fixed, self.cut, self.first_w, trajectory.smallest(jnp, known), size, squares
         )
         parts = self.alpha is None, self._notes_squares, self.cut.tails > 0, self.surprised
-        return Watched(_cast(begun, size.dtype), Noted(*(zero if part else None for part in parts)))
+        truth = None if self.target is None else Truth(zero, zero)
+        return Watched(_cast(begun, size.dtype), Noted(*(zero if part else None for part in parts)), truth)
+
+    def _ranges(self, problem: Any, x: Tree, before: Tree, moved: Any) -> list[Ranges]:
+        """Those that the problem states at x, or those of a function, which also knows grad F(x)."""
+        known = [trajectory.from_problem(*problem.range(x, moved))] if self.local else []
+        if self.exact is not None:
+            spread, change = self.exact(problem, x, before)
+            known.append(Ranges(spread, spread, change))
+        return known
 
     @property
     def _notes_squares(self) -> bool:
@@ -138,12 +157,25 @@ class Trajectory:
         return state._replace(noted=Noted(*(None if part is None else jnp.asarray(part, dtype) for part in noted)))
 
     def follow(
-        self, problem: Any, before: tuple[Tree, Tree], x: Tree, m: Tree, size: Any, noted: Noted, count: Any, state: Any
+        self,
+        problem: Any,
+        before: tuple[Tree, Tree],
+        x: Tree,
+        m: Tree,
+        size: Any,
+        noted: Noted,
+        grad_norm: Any,
+        count: Any,
+        state: Any,
     ) -> Watched:
-        """Of one seed: x_t, m_t, ||m_t|| and the notes of a chunk, (steps, ...), and x, m of the step before it."""
+        """Of one seed: x_t, m_t, ||m_t||, the notes and ||grad F(x_t)|| (or None) of a chunk, (steps, ...), and x, m of
+        the step before it."""
         fixed, n = self._in_precision(size), min(self.block, size.shape[0])
         moved = self._lengths(before[0], x, size)
-        stated = jax.vmap(problem.range)(x, moved) if self.local else None
+        earlier = jax.tree.map(lambda first, x: jnp.concatenate([first[None], x[:-1]]), before[0], x)
+        axes = 0, 0, 0 if moved.ndim else None
+        known = jax.vmap(lambda *at: self._ranges(problem, *at), axes)(x, earlier, moved)
+        stated = trajectory.smallest(jnp, known) if known else None
         alpha = jnp.asarray(self.alpha, size.dtype) if noted.alpha is None else noted.alpha
         head = _squared_distances(before[1], m) if noted.head is None else noted.head
         seen = Observed(
@@ -154,23 +186,45 @@ class Trajectory:
             def part(values: Any) -> Any:
                 return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, j * n, n, 0) if v.ndim else v, values)
 
-            known = None if stated is None else trajectory.from_problem(*part(stated))
-            steps = jnp.minimum(count - j * n, n)
-            after = trajectory.follow_block(
-                jnp, fixed, self.cut, self.closure, known, followed, part(seen), steps, self.settled
-            )
-            return _cast(after, size.dtype)
+            known, mine, steps = part(stated), part(seen), jnp.minimum(count - j * n, n)
+
+            def once(_: Any, followed: Followed) -> Followed:
+                after = trajectory.follow_block(
+                    jnp, fixed, self.cut, self.closure, known, followed, mine, steps, self.settled
+                )
+                return _cast(after, size.dtype)
+
+            # A loop of one turn, of which XLA does not know that: its arrays are small, so it is executed in plain
+            # order on a CPU (see engine.loop).
+            after: Followed = jax.lax.fori_loop(0, jnp.minimum(steps, 1), once, followed)
+            return after
 
         followed = jax.lax.fori_loop(0, -(-count // n), block, state.followed)
-        return Watched(followed, state.noted)
+        return Watched(followed, state.noted, self._truth(state, followed, grad_norm, count))
+
+    def _truth(self, state: Watched, followed: Followed, grad_norm: Any, count: Any) -> Truth | None:
+        """Of a run that may end at a target, whose chunks are one step, the last one's weight is known only now."""
+        if state.truth is None:
+            return None
+        total, last = state.truth
+        now = jnp.nan if grad_norm is None else grad_norm[jnp.maximum(count - 1, 0)]
+        gained = total + (followed.weight - state.followed.weight) * last
+        return Truth(*(jnp.asarray(part, last.dtype) for part in (gained, now)))
+
+    def average(self, state: Watched) -> float:
+        """Of ||grad F(x_s)|| with the weights of the bound, on the host; not a number if it is not known."""
+        if state.truth is None:
+            return math.nan
+        last = float(trajectory.last_weight(np, state.followed))
+        return (float(state.truth.total) + last * float(state.truth.last)) / (float(state.followed.weight) + last)
 
     def _lengths(self, before: Tree, x: Tree, size: jax.Array) -> jax.Array:
-        """Of the steps of a chunk; if all are meant to be equally long that is not measured, but rounded up."""
+        """Of the steps of a chunk; if all are meant to be equally long, one number, not measured but rounded up."""
         if self.length is None:
             return jnp.sqrt(_squared_distances(before, x))
         eps = np.finfo(size.dtype).eps
         far = norm(before) + size.shape[0] * self.length
-        return jnp.full_like(size, self.length * (1 + self.fixed.units * eps) + eps * far)
+        return jnp.asarray(self.length * (1 + self.fixed.units * eps) + eps * far, size.dtype)
 
     def told(self, state: Watched, schedule: Any, kept: Tree) -> Tree:
         """The state of a schedule that listens to what is certified."""
@@ -259,6 +313,7 @@ def follow(
     constants: Constants | None = None,
     target: float | None = None,
     pieces: int | None = None,
+    ranges: Callable[[Any, Tree, Tree], tuple[Any, Any]] | None = None,
 ) -> Any:
     """The same algorithm, watched by the trajectory certificate for a run of about so many steps from x.
 
@@ -266,6 +321,9 @@ def follow(
     almost-sure sense, if they are given and all steps go along m_t (or L1 and sigma1 are 0, which needs no such steps).
     With probability at least 1 - delta the bound of the average holds after every step; the run ends when it is at most
     `target`, if that is given. About `pieces` parts of all the run's batches are looked at one by one, if given.
+    `ranges(problem, x, x_prev)` returns a bound of ||grad f(x, s) - grad F(x)|| and one of ||grad f(x, s) - grad
+    f(x_prev, s)||, beside the other ranges; that of a finite sum is `normstorm.problems.exact_range`, a pass over all
+    rows at both points in every step, which no count of sample gradients contains.
     """
     who = "follow"
     steps = whole(who, "steps", steps)
@@ -276,17 +334,20 @@ def follow(
     if reason is not None:
         raise ValueError(f"follow: algorithm must have a STORM estimate; {algorithm.name} has none: {reason}")
     closure, stated = _closure(algorithm, constants), getattr(problem, "range", None)
-    if stated is None and closure is None:
+    if stated is None and closure is None and ranges is None:
         raise ValueError(
             f"follow: ranges must come from a method range(x, radius) of the problem or from constants; "
             f"{getattr(problem, 'name', type(problem).__name__)!r} has no such method"
             + ("" if constants is None else f", and constants do not serve {algorithm.name}, whose steps leave m_t")
         )
+    if ranges is not None and not callable(ranges):
+        refuse(who, "ranges", "a function of (problem, x, x_prev) or None", ranges)
     spread = math.inf if stated is None else float(stated(x, 0.0)[0])
+    spread = spread if ranges is None else min(spread, float(ranges(problem, x, x)[0]))
     first, later = trajectory.noise_levels(closure, spread)
     if not later < math.inf:
         refuse(who, "range", "finite at x", spread)
-    estimator, schedule = algorithm.estimator, algorithm.schedule
+    local, estimator, schedule = stated is not None or ranges is not None, algorithm.estimator, algorithm.schedule
     alpha = float(getattr(schedule, "alpha", steps ** (-2 / 3)))
     settled = 1 / alpha if isinstance(schedule, (Constant, Halving)) else None
     first_w = 1.0 if settled is None else settled
@@ -294,13 +355,19 @@ def follow(
         first_w = trajectory.opening_weight(alpha, steps)
     foresee = getattr(schedule, "foreseen", None)
     cut, samples = WHOLE, getattr(estimator, "first_batch", estimator.K)
+    if isinstance(estimator, TwoBatch):
+        cut = WHOLE._replace(pairs=estimator.K, fresh=estimator.K)
     if not isinstance(estimator, (TwoBatch, Filtered)) and max(estimator.K, samples) > 1:
-        usual = PIECES_OF_CONSTANTS if stated is None else PIECES if target is None else PIECES_TO_STOP
+        few = PIECES if steps < LONG_RUN else steps
+        usual = PIECES_OF_CONSTANTS if not local else few if target is None else PIECES_TO_STOP
         cut = trajectory.layout(estimator.K, estimator.k, samples, steps, usual if pieces is None else pieces)
         estimator = replace(estimator, pieces=(0 if cut.is_whole else cut.heads, cut.tails, cut.firsts))
-    fixed = trajectory.instances(first, later, alpha, steps, delta, cut, estimator.K, dimension(x))
     always = schedule if isinstance(schedule, Constant) else None
     equal = type(algorithm.geometry) is Normalized and isinstance(algorithm.averaging, NoAveraging)
+    change = None
+    if local and always is not None and equal:  # from constants alone ranges are larger later
+        change = _change(closure, stated, x, float(always.eta))
+    fixed = trajectory.instances(first, later, alpha, steps, delta, cut, estimator.K, dimension(x), change)
     watch = Trajectory(
         fixed,
         closure,
@@ -312,9 +379,18 @@ def follow(
         cut=cut,
         local=stated is not None,
         surprised=foresee is not None and foresee(schedule.init(x)) is not None,
-        block=trajectory.block_length(steps) if target is None else 1,
+        block=trajectory.block_length(steps, local) if target is None else 1,
+        exact=ranges,
     )
     return replace(algorithm, estimator=estimator, observer=watch)
+
+
+def _change(closure: Closure | None, stated: Any, x: Tree, length: float) -> float | None:
+    """How far a sample's gradient goes in the first step of this length, at most; None if that is not known."""
+    c = closure
+    known = math.inf if stated is None else float(stated(x, length)[1])
+    known = known if c is None else min(known, length * (c.L0 + c.L1 * c.first_gradient))
+    return known if known < math.inf else None
 
 
 def _closure(algorithm: Any, constants: Constants | None) -> Closure | None:

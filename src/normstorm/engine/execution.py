@@ -326,7 +326,8 @@ def prepare(
     alone = width == 1 and largest <= ALONE and not on_gpu
     # Drawing ahead fills a register or a GPU; it must not make the pieces of a chunk too small.
     ahead = width * drawn <= LARGE_SAMPLES if on_gpu else alone and not SMALL_SAMPLES < drawn <= SMALL
-    in_step = rows is None or not (on_gpu or alone)
+    told = getattr(algorithm.observer, "target", None) is not None  # it compares its bound with the truth
+    in_step = rows is None or told or not (on_gpu or alone)
     iterates = width * max(drawn if ahead else 0, 2 * bytes_of(x))
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
     watched = not isinstance(algorithm.observer, NoObserver)

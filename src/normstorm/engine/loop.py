@@ -187,7 +187,8 @@ def followed(
 
     def one(before: State, after: State, path: Path, ended: Any) -> Tree:
         last = before.x_prev, before.m
-        watch = algorithm.observer.follow(problem, last, path.x, path.m, path.size, path.noted, steps, after.observer)
+        seen = path.x, path.m, path.size, path.noted, path.grad_norm
+        watch = algorithm.observer.follow(problem, last, *seen, steps, after.observer)
         return watch if ended is None else jax.tree.map(partial(jnp.where, ended), before.observer, watch)
 
     over = ended(algorithm, config, t0, batch.state)

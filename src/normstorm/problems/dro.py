@@ -107,14 +107,14 @@ class ChiSquareDRO(FiniteSum, Certified):
 
         low, high = weights(lost)
         middle = (low[0] + high[-1]) / 2
-        spread = jnp.max(jnp.hypot(high * L, G * jnp.maximum(high - middle, middle - low)))
+        spread = jnp.sqrt(jnp.max((high * L) ** 2 + (G * jnp.maximum(high - middle, middle - low)) ** 2))
         everywhere = (
             high[-1] * LS + 2 * G**2 * self.steepest(jnp.zeros_like(t[0]), jnp.full_like(t[0], jnp.inf)) / self.lam
         )
         low, high = weights(lost + G * radius / self.lam)
         k = self.steepest(low, high) / self.lam
         of_x, of_eta = k * L**2 + high * bend[:-1], k * G**2
-        largest = (of_x + of_eta) / 2 + jnp.hypot((of_x - of_eta) / 2, k * L * G)
+        largest = (of_x + of_eta) / 2 + jnp.sqrt(((of_x - of_eta) / 2) ** 2 + (k * L * G) ** 2)
         nearby = jnp.max(jnp.maximum(largest, jnp.where(u[1:] > 0.25, high / 2, 0)))
         return raised(z, spread), raised(z, radius * jnp.minimum(nearby, everywhere))
 

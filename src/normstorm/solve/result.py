@@ -181,12 +181,15 @@ class Result:
     def violations(self) -> int:
         """Seeds whose average gradient norm exceeds the bound, diverged ones included; unknown ones are not.
 
-        Of a race: whose gradient norm at its point exceeds what is certified of it.
+        Of a run that ended when it was certified, the average has the weights of its bound. Of a race: whose gradient
+        norm at its point exceeds what is certified of it.
         """
         if self.race is not None:
             return self.race.violations or 0
-        bounds = self.planned.bound if self.stop == "plan" else np.array(self.trajectory.bounds)
-        return int(np.sum(self.trace.mean_grad_norm > bounds))
+        if self.stop == "plan":
+            return int(np.sum(self.trace.mean_grad_norm > self.planned.bound))
+        averages = np.where(self.trace.diverged_at > 0, np.inf, self.trajectory.averages)
+        return int(np.sum(averages > np.array(self.trajectory.bounds)))
 
     def observed(self) -> dict[str, Any]:
         """Quantiles over seeds of the average gradient norm, beside the bound; a race does not ask for averages."""

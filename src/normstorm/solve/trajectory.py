@@ -34,6 +34,7 @@ class TrajectoryCertificate:
     ranges      where sure bounds of the samples came from
     weights     of the steps in the average
     steps       that were taken by the first seed
+    averages    the true average of every seed with the same weights, of a run that may end at a target; else empty
     reason      why there is no certificate, and what would give one; empty if there is one
     """
 
@@ -44,6 +45,7 @@ class TrajectoryCertificate:
     weights: str
     steps: int
     reason: str = ""
+    averages: tuple[float, ...] = ()
 
     @property
     def guarantee(self) -> str:
@@ -57,7 +59,8 @@ class TrajectoryCertificate:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self) | {"bounds": list(self.bounds), "guarantee": self.guarantee}
+        shown = [average if math.isfinite(average) else None for average in self.averages]
+        return asdict(self) | {"bounds": list(self.bounds), "averages": shown, "guarantee": self.guarantee}
 
 
 def watched(
@@ -100,11 +103,14 @@ def certificate_of(algorithm: Algorithm, trace: Trace, confidence: float, reason
     seeds = [jax.tree.map(lambda leaf, i=i: leaf[i], trace.observer.followed) for i in range(len(taken))]
     found = (float(average_bound(np, watch.fixed, seed)) for seed in seeds)
     bounds = tuple(b if math.isfinite(b) else math.inf for b in found)
-    sources = [
-        name for name, used in (("the constants", watch.closure), ("the problem's own method", watch.local)) if used
-    ]
+    origins = {"the constants": watch.closure, "the problem's own method": watch.local, "all rows": watch.exact}
+    sources = [name for name, used in origins.items() if used]
     weights = "with weights near 1"
     if isinstance(algorithm.schedule, Constant):
         begins = steps_to_settle(watch.first_w, algorithm.schedule.alpha)
         weights = "all with the same weight" + (f" but the first {begins}, which have less or none" if begins else "")
-    return TrajectoryCertificate(bounds[0], bounds, confidence, " and ".join(sources), weights, int(taken[0]))
+    kept = trace.observer
+    rows = (jax.tree.map(lambda leaf, i=i: leaf[i], kept) for i in range(len(taken)))
+    averages = () if watch.target is None else tuple(map(watch.average, rows))
+    along = " and ".join(sources)
+    return TrajectoryCertificate(bounds[0], bounds, confidence, along, weights, int(taken[0]), averages=averages)

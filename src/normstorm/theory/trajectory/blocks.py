@@ -16,15 +16,17 @@ HYSTERESIS = 1.3  # p follows the observed noise once it is off by more
 FORGETS = 0.01  # the least weight of the last step in the running mean of squares
 SURELY = 0.9  # lam w r from which on a step is not observed but pays its range; nearer to 1, rounding would count
 STEP_ROUNDING = 4  # units for the few operations of one step
-BLOCK = 32  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
-LEAST_BLOCKS = 256
+BLOCK = 64  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
+LEAST_BLOCKS = 64
+SHORTER = 4  # times shorter, and half as many at most, where ranges come from what was certified before
 SLACK = 1.15  # ranges in a block may be so many times those of its first step
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 
 
 class Observed(NamedTuple):
     """Of each step s >= 2 of a block, (n,): the weight a_s, ||x_s - x_{s-1}||, ||m_s||, sums of O_sj^2 over pieces of
-    the head and of the tail, and the length of what is not predictable in m_s (0 if a_s is)."""
+    the head and of the tail, and the length of what is not predictable in m_s (0 if a_s is). All but ||m_s|| may be a
+    number that is the same for all of them."""
 
     alpha: Any
     moved: Any
@@ -46,7 +48,7 @@ def follow_first_step(
     if cut.firsts > 1:
         lam, q, R = fixed.first_lam, fixed.first_p, ranges.spread / cut.firsts
         grown = ranges.deviation / cut.firsts + (1 / (2 * q) + per_square(xp, lam, 2 * lam * R)) * squares
-        grown = xp.where(2 * lam * R < SURELY, grown + (1 / lam + R * R / q) * fixed.log_first, math.inf)
+        grown = xp.where(2 * lam * R < SURELY, grown + (1 / lam + R * R / (cut.first * q)) * fixed.log_first, math.inf)
         error = xp.minimum(error, xp.min(xp.sqrt(grown * grown + 2 * grown * q)))
     return Followed(
         w=w + zero,
@@ -91,9 +93,10 @@ def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any) -
     return xp.minimum(1 / a, guarded * xp.exp(grown + known))
 
 
-def block_length(steps: int) -> int:
-    """Steps that are followed together in a run of so many, a power of two."""
-    return 1 << int(math.log2(min(BLOCK, max(1, steps // LEAST_BLOCKS))))
+def block_length(steps: int, stated: bool = True) -> int:
+    """Steps that are followed together in a run of so many, a power of two; fewer, if ranges are not stated."""
+    most, blocks = (BLOCK, LEAST_BLOCKS) if stated else (BLOCK // 2, SHORTER * LEAST_BLOCKS)
+    return 1 << int(math.log2(min(most, max(1, steps // blocks))))
 
 
 class Terms(NamedTuple):
@@ -127,13 +130,14 @@ def block_terms(
     theta = xp.maximum(w_prev - w + a * w - unit * (abs(w_prev - w) + a * w), 0.0)
     price = contraction(xp, theta / w_prev)
     fresh, pair = a / cut.K, (1 - a) / cut.k
-    # Pieces of the head and of the tail: how far from their mean, radius of the ball, how far from the centre.
+    # Pieces of the head and of the tail: how far from their mean, root of the samples' squared radii, how far from the
+    # centre.
     head_off = cut.head * (2 * pair * ranges.change + fresh * ranges.deviation)
-    head_R = cut.head * (pair * ranges.change + fresh * ranges.spread)
-    tail_off, tail_R = cut.tail * fresh * ranges.deviation, cut.tail * fresh * ranges.spread
+    head_R = cut.head * (pair / math.sqrt(cut.pairs) * ranges.change + fresh / math.sqrt(cut.fresh) * ranges.spread)
+    tail_off, tail_R = cut.tail * fresh * ranges.deviation, math.sqrt(cut.tail) * fresh * ranges.spread
     off = cut.heads * head_off + cut.tails * tail_off
     level = off / xp.maximum(a, TINY)
-    alone = seen.moved.shape[0] == 1  # nothing comes after the first step: it needs no slack
+    alone = seen.size.shape[0] == 1  # nothing comes after the first step: it needs no slack
     slack = 1.0 if alone else SLACK
     highest = old.sure if alone else xp.maximum(slack * at_first(level), old.sure)
     sure = (1 + unit) * (highest + (0.0 if seen.rest is None else one_step_later(xp, 0.0, running_sums(xp, seen.rest))))
@@ -166,13 +170,14 @@ def follow_block(
     """After the first `count` >= 1 steps of a block; what is given of the others does not matter.
 
     Ranges come from constants, from the problem, or both. `settled` is the w that is kept once it is reached, if that
-    is known before the run. Numbers may stand for arrays of equal numbers.
+    is known before the run.
     """
-    known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved)]
+    n = seen.size.shape[0]
+    known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved, n)]
     known = known if stated is None else [*known, stated]
     terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, settled)
     a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
-    rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(moved.shape[0])
+    rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(n)
 
     def total(values: Any, upto: Any = count) -> Any:
         return xp.sum(xp.where(steps < upto, values, 0.0), 0)

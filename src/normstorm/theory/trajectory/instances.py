@@ -11,6 +11,7 @@ from normstorm.theory.constants import Constants, gradient_bound
 
 CONTRACTION = 0.3002832  # the largest t (1 - t/sqrt(1 + t^2)), rounded up
 QUIETER = (1.6, 0.5, 0.15, 0.04)  # instances: the noise is so many times that for which they are made
+SEEN = 0.5  # lam w r of an instance at the start, at most
 ROOM = 6.0  # B is so many times the least one for that
 FIRST_SHARE = 0.25  # of delta, for the first batch
 ROUNDING = 64  # units in the last place by which a bound is raised, and one for every 32 numbers of a sum
@@ -20,7 +21,11 @@ TINY = 1e-30
 
 class Layout(NamedTuple):
     """How a step's K samples are cut: `heads` pieces of `head` samples each asked at both points (k of them), `tails`
-    pieces of `tail` samples asked at x_t only, `firsts` pieces of `first` samples in the first step."""
+    pieces of `tail` samples asked at x_t only, `firsts` pieces of `first` samples in the first step.
+
+    A piece of the head is made of so many independent samples: `pairs` in its difference, `fresh` in its fresh
+    gradient. If the step is one piece, K and k are 1 here, and these two are the step's batches.
+    """
 
     K: int
     k: int
@@ -30,6 +35,8 @@ class Layout(NamedTuple):
     tail: int
     firsts: int
     first: int
+    pairs: int = 1
+    fresh: int = 1
 
     @property
     def is_whole(self) -> bool:
@@ -51,8 +58,8 @@ def layout(K: int, k: int, first_batch: int, steps: int, pieces: int) -> Layout:
     first = max(1, min(head, first_batch)) if first_batch % head == 0 else 1
     begins = first_batch // first, first
     if steps >= pieces:
-        return WHOLE._replace(firsts=begins[0], first=begins[1])
-    return Layout(K, k, k // head, head, (K - k) // tail if tail else 0, tail, *begins)
+        return WHOLE._replace(firsts=begins[0], first=begins[1], pairs=k, fresh=K)
+    return Layout(K, k, k // head, head, (K - k) // tail if tail else 0, tail, *begins, head, head)
 
 
 class Instances(NamedTuple):
@@ -86,18 +93,38 @@ class Closure(NamedTuple):
 
 
 def instances(
-    first: float, noise: float, alpha: float, steps: int, delta: float, cut: Layout, batch: int = 1, numbers: int = 1
+    first: float,
+    noise: float,
+    alpha: float,
+    steps: int,
+    delta: float,
+    cut: Layout,
+    batch: int = 1,
+    numbers: int = 1,
+    change: float | None = None,
 ) -> Instances:
     """For samples whose distance from their mean is at most about `noise` (`first` at the start), weights alpha and a
-    `batch` in every step; `numbers` are those of x. A first batch of one piece needs no part of delta."""
+    `batch` in every step; `numbers` are those of x. A first batch of one piece needs no part of delta. `change` is that
+    of a sample's gradient in a step, about, if it is known."""
     J, share = len(QUIETER), FIRST_SHARE if cut.firsts > 1 else 0.0
     log_run, log_first = math.log(J / (delta * (1 - share))), math.log(J / (delta * FIRST_SHARE))
     first, noise = max(first, TINY), max(noise, TINY)
     piece = noise * max(cut.head, cut.tail) / cut.K  # of w R, about
+    if change is not None:
+        heads = cut.head / cut.K * noise / math.sqrt(cut.fresh) + cut.head / cut.k * change / alpha / math.sqrt(
+            cut.pairs
+        )
+        piece = min(piece, max(heads, math.sqrt(cut.tail) / cut.K * noise))
     quiet, scale = np.array(QUIETER), math.sqrt(2 * CONTRACTION * alpha)
     level, opening = quiet * noise / math.sqrt(batch), quiet * first / math.sqrt(cut.firsts * cut.first)
+    lam = math.sqrt(2 * log_run / max(steps - 1, 1)) / level
+    if change is not None:  # of w r, about: noise and a sure bound of the error, each at most twice `noise`
+        moved = change / alpha
+        share = max(cut.head, cut.tail) / cut.K
+        far = share * (4 * noise + 2 * moved) + cut.head / cut.k * 3 * moved
+        lam = np.minimum(lam, SEEN / far)
     return Instances(
-        lam=math.sqrt(2 * log_run / max(steps - 1, 1)) / level,
+        lam=lam,
         B=ROOM * piece**2 * scale / level,
         p=level / scale,
         first_lam=np.minimum(math.sqrt(2 * log_first) / opening, 0.35 * cut.firsts / first),

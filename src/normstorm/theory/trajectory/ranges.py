@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from .bound import Followed, errors, last_error, last_weight, unit_of
 from .instances import Closure, Instances
-from .steps import first_place, running_sums
+from .steps import at_first, first_place, running_sums
 
 
 class Ranges(NamedTuple):
@@ -20,14 +20,15 @@ class Ranges(NamedTuple):
     change: Any
 
 
-def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, moved: Any) -> Ranges:
-    """Ranges at the next steps, (n,) as their lengths, from bounds of the gradient norm, if no step is above 1/L1.
+def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, moved: Any, n: int) -> Ranges:
+    """Ranges at the next n steps from their lengths, (n,) or one for all, if no step is above 1/L1.
 
     Two are known at the first of them. Descent keeps F below a bound, if all steps went along m_s and none was longer
     than 1/L1; and near x_t the gradient is near m_t. From there it grows by no more than the path allows. If L1 and
     sigma1 are 0, none is needed.
     """
-    first, path = moved[0], running_sums(xp, moved)
+    first = at_first(moved)
+    path = running_sums(xp, moved) if moved.ndim else first * xp.arange(1, n + 1)
     rate = xp.maximum(followed.rate, first / last_weight(xp, followed))
     wandered = followed.astray + rate * errors(xp, fixed, followed)
     gap = c.gap + c.L0 / 2 * (followed.curve + first * first) + 2 * wandered
@@ -39,7 +40,8 @@ def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, mo
     up = 1 + fixed.units * unit_of(xp, moved)
     noise = up * (c.sigma0 + xp.where(c.sigma1 > 0, c.sigma1 * g, 0.0))
     change = up * moved * (c.L0 + xp.where(c.L1 > 0, c.L1 * g, 0.0))
-    allowed = xp.arange(moved.shape[0]) < first_place(xp, moved * c.L1 > 1)
+    near_enough = moved * c.L1 <= 1
+    allowed = xp.arange(n) < first_place(xp, ~near_enough) if moved.ndim else near_enough
     return Ranges(*(xp.where(allowed, bound, math.inf) for bound in (noise, noise, change)))
 
 
