@@ -17,7 +17,7 @@ from normstorm._shared.hashing import content_hash
 from normstorm._shared.jax_internals import compiler_options
 from normstorm._shared.pytrees import Fixed, bytes_of, dimension
 from normstorm.algorithms.core import Algorithm, State
-from normstorm.algorithms.observers import NoObserver
+from normstorm.problems.check import knows
 from normstorm.random import THREEFRY, seed_words
 
 from .gpu import kernel as on_chip
@@ -318,8 +318,6 @@ def prepare(
     leaves, structure = jax.tree.flatten((() if fixed else problem, algorithm, x))
     forms = tuple((jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
-    known = getattr(problem, "is_exact", True)
-    exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     rows, given, on_gpu = validate.integer(getattr(problem, "size", None)), width, platform() == "gpu"
     drawn, largest = bytes_of(samples), max(bytes_of(samples), bytes_of(x))
     width = width_class(len(seeds), dimension(x), rows or 1, largest) if given is None else given
@@ -329,29 +327,23 @@ def prepare(
     in_step = rows is None or not (on_gpu or alone)
     iterates = width * max(drawn if ahead else 0, 2 * bytes_of(x))
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
-    watched = not isinstance(algorithm.observer, NoObserver)
-    stops = watched and algorithm.observer.target is not None
-    answered = stops or (watched and hasattr(algorithm.schedule, "told"))  # what is certified changes the run
-    chunk = min(chunk, algorithm.observer.block) if answered else chunk
+    answered = algorithm.may_stop or (algorithm.watched and hasattr(algorithm.schedule, "told"))
+    chunk = min(chunk, algorithm.observer.block) if answered else chunk  # what is certified changes the run
     in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
     config = ExecutionConfig(
         width,
         chunk,
         ahead=ahead,
-        cut=not (alone or watched),
-        average=average and exact,
+        cut=not (alone or algorithm.watched),
+        average=average and knows(problem, "full_grad"),
         in_step=in_step,
-        exact=exact,
-        valued=valued,
-        costs=None if stops else costs,
+        costs=None if algorithm.may_stop else costs,
         piece=_piece(chunk, max(map(bytes_of, in_loop))) if alone else 0,
-        counted=on_gpu,
-        watched=watched,
-        stops=stops,
+        stops=algorithm.may_stop,
         wide=rows is None or dimension(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
     )
-    if on_gpu and chip and not watched:
+    if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
     schedule = record_schedule(steps, records, candidates)
     picks, chosen = choose_iterates(seeds, schedule.bounds)

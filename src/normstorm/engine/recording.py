@@ -5,8 +5,6 @@ Steps are measured a chunk at a time, from what the loop wrote down of them: les
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +13,7 @@ import numpy as np
 
 from normstorm._shared.summation import kahan
 from normstorm.algorithms.geometries import norm
+from normstorm.problems.check import knows
 from normstorm.random import seed_words, threefry
 
 Tree = Any
@@ -139,22 +138,17 @@ class Recorder(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A chunk of `count` steps after step t0, measured: ||m_t|| and ||grad F(x_t)||, (steps, seeds).
+    """Steps t0 + 1, t0 + 2, ... of a chunk: what is handed out, ||m_t||, ||grad F|| there and costs, (steps, seeds).
 
-    asked    whether the step was taken by a seed that had not diverged;   alive   and did not diverge at it
-    stop     the place of the first non-finite number, or that of the last step
+    `gradient` is grad F, if it was asked of the whole chunk.
     """
 
     t0: Any
-    count: Any
     point: Tree
     gradient: Tree | None
     size: jax.Array
     grad_norm: jax.Array
-    costs: jax.Array
-    asked: jax.Array
-    alive: jax.Array
-    stop: jax.Array
+    cost: jax.Array
 
 
 def over_points(function: Any, *trees: Tree) -> Tree:
@@ -167,6 +161,11 @@ def over_points(function: Any, *trees: Tree) -> Tree:
 def at_step(tree: Tree, place: Any) -> Tree:
     """What stands at one place of a chunk, (steps, ...) -> (...)."""
     return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, place, 0, keepdims=False), tree)
+
+
+def put_row(tables: Tree, rows: Tree, i: Any) -> Tree:
+    """With another row i."""
+    return jax.tree.map(lambda table, row: jax.lax.dynamic_update_index_in_dim(table, row, i, 0), tables, rows)
 
 
 def take_steps(tree: Tree, place: jax.Array) -> Tree:
@@ -186,95 +185,67 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
     return jax.tree.map(take, tree)
 
 
-def select_any(which: jax.Array, new: Callable[[], Tree], old: Tree) -> Tree:
-    """Seed by seed; on a CPU `new` is not computed for none, a GPU would wait for the answer."""
-    if jax.default_backend() != "cpu":
-        return select(which, new(), old)
-    return jax.lax.cond(jnp.any(which), lambda: select(which, new(), old), lambda: old)
-
-
 def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
     """Seed by seed."""
     return jax.tree.map(lambda n, o: jnp.where(which.reshape(-1, *(1,) * (n.ndim - 1)), n, o), new, old)
 
 
-def measure(problem: Any, config: Any, costs: Any, stats: RunningStats, path: Path, t0: Any, count: Any) -> Measured:
-    """Norms of a chunk, and which of its steps count; `costs` are those of the steps, if they are known beforehand."""
-    point = path.x if path.point is None else path.point
-    size, average = path.size, config.average
+def take_any(which: jax.Array, points: Tree, place: jax.Array, old: Tree) -> Tree:
+    """`take_steps` for some seeds; on a CPU nothing is taken for none, a GPU would wait for the answer."""
+    if jax.default_backend() != "cpu":
+        return select(which, take_steps(points, place), old)
+    return jax.lax.cond(jnp.any(which), lambda: select(which, take_steps(points, place), old), lambda: old)
+
+
+def measure(problem: Any, config: Any, cost: Any, path: Path, t0: Any) -> Measured:
+    """Norms of a chunk; `cost` is that of each of its steps, if it is known beforehand."""
+    point, average = path.x if path.point is None else path.point, config.average
     gradient = over_points(problem.full_grad, point) if average and path.grad_norm is None else None
-    grad_norm: Any = size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
-    step = jnp.arange(size.shape[0], dtype=jnp.int32)[:, None]
-    finite = jnp.isfinite(size) & jnp.isfinite(grad_norm)
-    last = jnp.asarray(count - 1, jnp.int32)
-    stop = jnp.min(jnp.where(finite | (step > last), last, step), 0)
-    asked = (step <= stop) & (stats.diverged == 0)
-    each: Any = path.cost if costs is None else costs[:, None]
-    asked = asked & (each > 0) if config.stops else asked
-    costs = jnp.where(asked, each, jnp.uint32(0))
-    return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
+    grad_norm: Any = path.size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
+    each: Any = path.cost if cost is None else cost
+    return Measured(t0, point, gradient, path.size, grad_norm, each)
 
 
-class Sums(NamedTuple):
-    """Of ||grad F||, of ||m_t||, of ||grad F|| times the cost of its step, and of costs."""
-
-    gradients: jax.Array
-    sizes: jax.Array
-    spent: jax.Array
-    costs: jax.Array
-
-
-def _sums(seen: Measured, upto: Any = None) -> Sums:
-    """Over the chunk, or over its steps up to one of them."""
-    here = True if upto is None else jnp.arange(seen.size.shape[0])[:, None] <= upto
-    weighted = seen.costs.astype(seen.grad_norm.dtype) * seen.grad_norm
-    gradients, sizes, spent = (
-        jnp.sum(jnp.where(seen.alive & here, part, 0), 0) for part in (seen.grad_norm, seen.size, weighted)
-    )
-    return Sums(gradients, sizes, spent, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32))
-
-
-def _added(stats: RunningStats, sums: Sums) -> RunningStats:
-    total, lost = kahan(stats.total, stats.lost, sums.gradients)
-    sizes, shed = kahan(stats.sizes, stats.shed, sums.sizes)
-    spent, dropped = kahan(stats.spent, stats.dropped, sums.spent)
-    cost = stats.cost + sums.costs
-    carry = stats.carry + (cost < stats.cost).astype(jnp.uint32)
-    return stats._replace(
-        total=total, lost=lost, sizes=sizes, shed=shed, spent=spent, dropped=dropped, cost=cost, carry=carry
-    )
-
-
-def updated(stats: RunningStats, seen: Measured) -> RunningStats:
-    """The statistics after the chunk."""
+def updated(stats: RunningStats, seen: Measured, start: Any, end: Any, stops: bool) -> tuple[RunningStats, jax.Array]:
+    """The statistics after steps start + 1 .. end, and which seeds took the last of them."""
+    t = seen.t0 + 1 + jnp.arange(seen.size.shape[0], dtype=jnp.int32)[:, None]
+    finite, here = jnp.isfinite(seen.size) & jnp.isfinite(seen.grad_norm), (start < t) & (t <= end)
+    last = jnp.min(jnp.where(here & ~finite, t, end), 0)  # the first non-finite number, or the end
+    asked = here & (t <= last) & (stats.diverged == 0)
+    asked = asked & (seen.cost > 0) if stops else asked
+    alive, costs = asked & finite, jnp.where(asked, seen.cost, jnp.uint32(0))
     infinite = jnp.asarray(jnp.inf, seen.size.dtype)
-    least = jnp.min(jnp.where(seen.alive, seen.grad_norm, infinite), 0)
-    sizes = jnp.where(seen.alive, seen.size, infinite)
+    sizes = jnp.where(alive, seen.size, infinite)
     smallest = jnp.min(sizes, 0)
-    step = jnp.arange(sizes.shape[0], dtype=jnp.int32)[:, None]
-    place = jnp.min(jnp.where(sizes == smallest, step, seen.stop), 0)
-    better = smallest < stats.best
-    fell = jnp.any(seen.asked & ~seen.alive, 0)
-    added = _added(stats, _sums(seen))
-    return added._replace(
-        least=jnp.minimum(stats.least, least),
-        diverged=jnp.where(fell, seen.t0 + 1 + seen.stop, stats.diverged),
-        halt=select_any(fell, lambda: take_steps(seen.point, seen.stop), stats.halt),
+    best_step = jnp.min(jnp.where(sizes == smallest, t, last), 0)
+    better, fell = smallest < stats.best, jnp.any(asked & ~finite, 0)
+    weighted = costs.astype(seen.size.dtype) * seen.grad_norm
+    sums = [jnp.sum(jnp.where(alive, part, 0), 0) for part in (seen.grad_norm, seen.size, weighted)]
+    kept = [number for i, part in enumerate(sums) for number in kahan(stats[2 * i], stats[2 * i + 1], part)]
+    cost = stats.cost + jnp.sum(costs, 0, dtype=jnp.uint32)
+    after = stats._replace(
+        **dict(zip(RunningStats._fields, kept, strict=False)),
+        least=jnp.minimum(stats.least, jnp.min(jnp.where(alive, seen.grad_norm, infinite), 0)),
+        cost=cost,
+        carry=stats.carry + (cost < stats.cost).astype(jnp.uint32),
+        diverged=jnp.where(fell, last, stats.diverged),
+        halt=take_any(fell, seen.point, last - 1 - seen.t0, stats.halt),
         best=jnp.where(better, smallest, stats.best),
-        best_step=jnp.where(better, seen.t0 + 1 + place, stats.best_step),
-        best_x=select_any(better, lambda: take_steps(seen.point, place), stats.best_x),
+        best_step=jnp.where(better, best_step, stats.best_step),
+        best_x=take_any(better, seen.point, best_step - 1 - seen.t0, stats.best_x),
     )
+    return after, alive[end - 1 - seen.t0]
 
 
 def recorded(
     problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path, gradient: Tree | None = None
-) -> tuple[jax.Array, ...]:
+) -> Records:
     """The row of step t, with the statistics after it; `path` is that step's, and `gradient` grad F at its point."""
     point = path.x if path.point is None else path.point
     value = grad_norm = error = mean = by_cost = jnp.full_like(now.best, jnp.nan)
-    if config.valued:
+    if knows(problem, "value"):
         value = jax.vmap(problem.value)(point)
-    if config.exact:
+    if knows(problem, "full_grad"):
         at_point = jax.vmap(problem.full_grad)(point) if gradient is None else gradient
         at_iterate = at_point if path.point is None else jax.vmap(problem.full_grad)(path.x)
         grad_norm = jax.vmap(norm)(at_point)
@@ -283,46 +254,46 @@ def recorded(
         asked = now.cost.astype(mean.dtype) + now.carry.astype(mean.dtype) * 2.0**32
         mean, by_cost = (now.total - now.lost) / t, (now.spent - now.dropped) / asked
     known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, by_cost, value, error))
-    return *(v.astype(now.best.dtype) for v in known), now.cost, now.carry
+    row: list[Any] = [*(v.astype(now.best.dtype) for v in known), now.cost, now.carry]
+    return Records(*row)
 
 
 def record(
-    problem: Any, config: Any, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path, m: Tree
-) -> tuple[Records, jax.Array]:
-    """Write a row for every recorded step of the chunk; m is that of its last step."""
-    before = recorder.stats
+    problem: Any, config: Any, schedule: RecordSchedule, kept: Recorder, seen: Measured, path: Path, m: Tree, end: Any
+) -> Recorder:
+    """What is kept after the steps of a chunk up to `end`, from recorded step to recorded step; m is the last m_t."""
 
-    def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
-        records, row = carry
-        place = steps[row] - 1 - seen.t0
-        now, here = _added(before, _sums(seen, place)), at_step(path, place)
-        here = here._replace(m=m) if here.m is None else here
-        gradient = None if seen.gradient is None else at_step(seen.gradient, place)
-        rows = recorded(problem, config, steps[row], now, seen.alive[place], here, gradient)
-        put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
-        return Records(*(put(table, entry) for table, entry in zip(records, rows, strict=True))), row + 1
+    def part(carry: tuple[Recorder, Any]) -> tuple[Recorder, Any]:
+        kept, start = carry
+        due = schedule.record_steps[kept.row]
+        t = jnp.minimum(due, end)
+        place = t - 1 - seen.t0
+        now, alive = updated(kept.stats, seen, start, t, config.stops)
 
-    end = seen.t0 + seen.count
-    start = recorder.records, recorder.row
-    written: tuple[Records, jax.Array] = jax.lax.while_loop(lambda carry: steps[carry[1]] <= end, write, start)
-    return written
+        def write() -> Records:
+            here = at_step(path, place)
+            here = here._replace(m=m) if here.m is None else here
+            gradient = None if seen.gradient is None else at_step(seen.gradient, place)
+            rows = recorded(problem, config, t, now, alive, here, gradient)
+            return Records(*put_row(kept.records, rows, kept.row))
+
+        records = jax.lax.cond(due == t, write, lambda: kept.records)
+        return Recorder(now, records, kept.saved, kept.row + (due == t)), t
+
+    kept, _ = jax.lax.while_loop(lambda carry: carry[1] < end, part, (kept, seen.t0))
+    return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, seen, end))
 
 
-def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured) -> SavedIterates:
+def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured, end: Any) -> SavedIterates:
     """Keep the iterates that are to be taken in this chunk."""
-    end = seen.t0 + seen.count
-
-    def stratum(t: Any) -> Any:
-        return jnp.sum(bounds < t, dtype=jnp.int32) - 1
 
     def take(row: Any, x: Tree) -> Tree:
         step = saved.step[row]
-        point = take_steps(seen.point, jnp.clip(step - 1 - seen.t0, 0, seen.stop))
         halted = (after.diverged > 0) & (after.diverged < step)
-        point = select(halted, after.halt, point)
+        point = select(halted, after.halt, take_steps(seen.point, step - 1 - seen.t0))
         due = (seen.t0 < step) & (step <= end)
         return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
 
     some = jnp.any((seen.t0 < saved.step) & (saved.step <= end))
-    low = stratum(seen.t0 + 1)
-    return saved._replace(x=jax.lax.fori_loop(low, jnp.where(some, stratum(end) + 1, low), take, saved.x))
+    low, high = (jnp.sum(bounds < t, dtype=jnp.int32) for t in (seen.t0 + 1, end))  # strata, counted from 1
+    return saved._replace(x=jax.lax.fori_loop(low - 1, jnp.where(some, high, low - 1), take, saved.x))

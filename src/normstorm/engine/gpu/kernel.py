@@ -27,7 +27,7 @@ from normstorm.algorithms.geometries import norm
 
 from .. import loop
 from ..loop import Batch, ExecutionConfig
-from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, recorded
+from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, put_row, recorded
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
 Tree = Any
@@ -85,7 +85,7 @@ def configured(
     drawn = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(samples))
     cheap = 2**31 // max(config.costs) if config.costs else LONGEST_CHUNK  # costs are added in 32-bit words
     steps = max(1, min(LONGEST_CHUNK, ROOM // (width * max(1, drawn)), cheap))
-    return config._replace(width=width, chunk=1 << int(math.log2(steps)), counted=False, cut=False, on_chip=True)
+    return config._replace(width=width, chunk=1 << int(math.log2(steps)), cut=False, on_chip=True)
 
 
 def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree) -> bool:
@@ -153,8 +153,7 @@ def advance(
                 state, lanes.cost
             )
             written = recorded(problem, config, t, now, now.diverged == 0, path)
-            put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
-            records = Records(*map(put, records, written))
+            records = put_row(records, written, row)
             after = until(row + 1, end)
             moved, carries, kept = go(samples, saved.step, lanes, carries, kept, t0, t, after)
             return moved, carries, kept, records, row + 1, after
