@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from normstorm.algorithms import CATALOGUE, momentum_nsgd, normalized_storm
-from normstorm.engine import execution, run, stages
+from normstorm.engine import batches, execution, run
 from normstorm.engine.execution import prepare
 from normstorm.engine.gpu import kernel
 from normstorm.problems import registry
@@ -43,7 +43,7 @@ def on_gpu(monkeypatch):
             assert found.config.on_chip == chip
             return found
 
-        monkeypatch.setattr(stages, "prepare", prepare)
+        monkeypatch.setattr(batches, "prepare", prepare)
         monkeypatch.setattr(execution, "platform", lambda: "gpu")
         monkeypatch.setattr(execution, "WIDTHS", {"gpu": (1, width)})
         monkeypatch.setattr(kernel, "LEAST_WIDTH", width)
@@ -201,7 +201,7 @@ def test_becomes_a_kernel_of_a_gpu(case, monkeypatch):
     x, kept = jnp.asarray(problem.start()), {"records": 7, "candidates": 3, "average": True, "width": None}
     monkeypatch.setattr(execution, "platform", lambda: "gpu")
     found = prepare(problem, algorithm, x, 60, [1], **kept)
-    batch, schedule = found.begin(x)[0], found.schedule.padded(7, 3)
+    batch, schedule = found.begin(x)[0], found.padded
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     program = execution.program(found.config, found.fixed, (type(problem),))
     traced = program.trace(problem, algorithm, np.int32(60), schedule, batch)

@@ -13,9 +13,9 @@ from toy import Metered, Toy
 
 from normstorm.algorithms import CATALOGUE, normalized_storm
 from normstorm.engine import run
+from normstorm.engine.batches import PATIENCE, Batches
 from normstorm.engine.execution import Execution, widths
 from normstorm.engine.results import Trace
-from normstorm.engine.stages import PATIENCE, Stages
 from normstorm.random import normal
 
 STORM = normalized_storm(alpha=0.05, eta=0.02)
@@ -419,7 +419,7 @@ def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypa
 
     monkeypatch.setattr(Execution, "advance", noted)
     clock = SimpleNamespace(monotonic=lambda: a_step * max(stops) * calls)
-    monkeypatch.setitem(Stages.rounds.__globals__, "time", clock)
+    monkeypatch.setitem(Batches.rounds.__globals__, "time", clock)
     watched, alone = max(chunks(progress=lambda done, steps: None)), max(chunks())
     assert PATIENCE / 2 < a_step * watched * calls <= PATIENCE
     assert PATIENCE / 2 < a_step * alone <= PATIENCE

@@ -40,20 +40,14 @@ WIDTHS = {"cpu": (1, 8, 32, 128, 512), "gpu": (1, 32, 256, 1024, 10_240, 102_400
 
 
 class Limits(NamedTuple):
-    """Where a machine's batches and chunks end.
+    """Where a machine's batches and chunks end."""
 
-    overhead  what a step costs beside its arithmetic, in numbers of x
-    near      bytes of a batch's x, or of its samples of a step, up to which several seeds share it: more would leave
-              the core's nearest memory;   table   and of its products with all rows of a problem
-    chunk     steps of a chunk;   room   and bytes of its iterates;   products   and of its points with a problem's rows
-    """
-
-    overhead: int
-    near: int
-    table: int
-    chunk: int
-    room: int
-    products: int
+    overhead: int  # what a step costs beside its arithmetic, in numbers of x
+    near: int  # bytes of a batch's x, or of its samples of a step: more would leave the core's nearest memory
+    table: int  # and of its products with all rows of a problem
+    chunk: int  # steps of a chunk
+    room: int  # and bytes of its iterates
+    products: int  # and of its points with a problem's rows
 
 
 LIMITS = {
@@ -121,7 +115,7 @@ def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[S
             asked.extend((cost, later))
             return after, samples
 
-        form, samples = jax.eval_shape(steps, jnp.zeros(2, jnp.uint32))
+        form, samples = jax.eval_shape(steps, np.zeros(2, np.uint32))
         known, costs = all(isinstance(cost, int) for cost in asked), asked
         if known and max(costs) >= 2**32:
             raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {max(costs)}")
@@ -147,51 +141,48 @@ class Execution:
     fixed: Fixed | None
 
     @property
-    def batches(self) -> int:
-        return -(-len(self.seeds) // self.config.width)
-
-    def aligned(self, t: int) -> int:
-        """The first end of a chunk at or after t."""
-        return -(-t // self.config.chunk) * self.config.chunk
-
-    @property
     def problem_name(self) -> str:
         return str(getattr(self.problem, "name", type(self.problem).__name__))
 
     def begin(self, x: Tree) -> list[Batch]:
         """All batches with their seeds at x, before step 1."""
-        W, dtype = self.config.width, jax.tree.leaves(x)[0].dtype
+        W, n, dtype = self.config.width, len(self.seeds), jax.tree.leaves(x)[0].dtype
 
         def everywhere(value: Any, *before: int) -> Any:
             return jax.device_put(np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value))))
 
-        zero, count, step = np.zeros((), dtype), np.zeros((), np.uint32), np.zeros((), np.int32)
-        infinite, table = everywhere(zero + dtype.type(np.inf)), (self.records + 1,)
-        number, counted, start = everywhere(zero), everywhere(count), jax.tree.map(everywhere, x)
+        start, step, count, table = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), (self.records + 1,)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
-        first = infinite, everywhere(step), start
-        stats: Any = RunningStats(*(number,) * 6, infinite, *(counted,) * 2, everywhere(step), start, *first)
-        unknown, no_cost = everywhere(zero + dtype.type(np.nan), *table), everywhere(count, *table)
+        zero, infinite = everywhere(dtype.type(0)), everywhere(dtype.type(np.inf))
+        counted, first = (everywhere(count),) * 2, (infinite, everywhere(step), start)
+        stats: Any = RunningStats(*(zero,) * 6, infinite, *counted, everywhere(step), start, *first)
+        unknown, no_cost = everywhere(dtype.type(np.nan), *table), everywhere(count, *table)
         records: Any = Records(*(unknown,) * 5, *(no_cost,) * 2)
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
-        return [self._batch(i, state, stats, records, saved) for i in range(self.batches)]
+        seeds = -(-n // W) * W
+        words, steps = np.zeros((seeds, 2), np.uint32), np.full((self.candidates, seeds), NEVER, np.int32)
+        words[:n], steps[: self.picks.shape[1], :n] = seed_words(self.seeds), self.picks.T
+        parts = [slice(i, i + W) for i in range(0, seeds, W)]
+        kept = [
+            Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps[:, p])), jnp.asarray(step)) for p in parts
+        ]
+        return [Batch(jnp.asarray(words[p]), state, k, jnp.asarray(step)) for p, k in zip(parts, kept, strict=True)]
 
-    def _batch(self, i: int, state: State, stats: RunningStats, records: Records, saved: Tree) -> Batch:
-        W = self.config.width
-        mine = slice(i * W, (i + 1) * W)
-        here = len(self.seeds[mine])
-        words = np.zeros((W, 2), np.uint32)
-        words[:here] = seed_words(self.seeds[mine])
-        steps = np.full((self.candidates, W), NEVER, np.int32)
-        steps[: self.picks.shape[1], :here] = self.picks[mine].T
-        recorder = Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
-        return Batch(jnp.asarray(words), state, recorder, jnp.zeros((), jnp.int32))
+    @property
+    def padded(self) -> RecordSchedule:
+        """The schedule in arrays whose sizes are the same for every T, ended by steps that never come."""
+
+        def fill(steps: np.ndarray, size: int) -> np.ndarray:
+            return np.pad(steps, (0, size - steps.size), constant_values=NEVER).astype(np.int32)
+
+        dates, bounds = self.schedule
+        return RecordSchedule(fill(dates, self.records + 1), fill(bounds, self.candidates + 2))
 
     def advance(self, stop: int, batch: Batch) -> Batch:
         problem = self.problem if self.fixed is None else ()
         classes = tuple(map(type, (self.problem, *vars(self.algorithm).values())))
-        steps, schedule = program(self.config, self.fixed, classes), self.schedule.padded(self.records, self.candidates)
-        done: Batch = steps(problem, self.algorithm, np.int32(stop), schedule, batch)
+        steps = program(self.config, self.fixed, classes)
+        done: Batch = steps(problem, self.algorithm, np.int32(stop), self.padded, batch)
         done.t.block_until_ready()
         return done
 
@@ -202,13 +193,6 @@ class Execution:
             return np.zeros(seeds, np.int32)
         ended = np.asarray(jax.vmap(self.algorithm.observer.stopped)(state.observer))
         return np.where(ended, state.observer.followed.t, 0).astype(np.int32)
-
-    def _error_bar(self, state: State) -> np.ndarray:
-        """Of every seed, if the estimator has one."""
-        said = getattr(self.algorithm.estimator, "error_bar", None)
-        if said is None:
-            return np.full(jax.tree.leaves(state.x)[0].shape[0], np.nan)
-        return np.asarray(jax.vmap(said)(state.estimator))
 
     def ended(self, batches: list[Batch]) -> bool:
         """Whether no seed has a step left to take."""
@@ -233,22 +217,19 @@ class Execution:
             "width": self.config.width,
         }
 
+    def rows(self, batches: list[Batch], part: Callable[[Batch], Tree], axis: int = 0) -> Tree:
+        """On the host, a row for every seed, padding cut off."""
+
+        def join(*leaves: Any) -> np.ndarray:
+            return np.moveaxis(np.concatenate(leaves, axis), axis, 0)[: len(self.seeds)]
+
+        return jax.tree.map(join, *map(part, batches))
+
     def result(self, batches: list[Batch]) -> Trace:
-        """Everything on the host, a row for every seed, padding cut off."""
-        n = len(self.seeds)
-        host: list[Batch] = jax.tree.map(np.asarray, batches)
-
-        def rows(part: Any, axis: int = 0) -> Any:
-            def join(*leaves: np.ndarray) -> np.ndarray:
-                return np.moveaxis(np.concatenate(leaves, axis), axis, 0)[:n]
-
-            return jax.tree.map(join, *[part(batch) for batch in host])
-
-        def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-            return low.astype(np.int64) + (high.astype(np.int64) << 32)
-
+        """Everything on the host."""
+        n, rows, average = len(self.seeds), partial(self.rows, batches), self.config.average
         stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
-        reached = int(host[0].t)
+        reached = int(batches[0].t)
         shown = int(np.sum(self.schedule.record_steps <= reached))
         records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
@@ -258,14 +239,12 @@ class Execution:
             here = jax.tree.map(np.asarray, jax.vmap(self.algorithm.point)(state))
             saved = jax.tree.map(lambda kept, x: _where(self.picks > reached, x[:, None], kept), saved, here)
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
-        average = self.config.average
-
-        cost, taken = count(stats.cost, stats.carry), np.where(stopped, stopped, self.steps)
+        cost, taken = whole_number(stats.cost, stats.carry), np.where(stopped, stopped, self.steps)
 
         def mean(total: np.ndarray, lost: np.ndarray, weights: np.ndarray = taken) -> np.ndarray:
             return np.where(diverged, np.inf, (total.astype(np.float64) - lost) / weights)
 
-        unknown = np.where(diverged, np.inf, np.nan)
+        unknown, said = np.where(diverged, np.inf, np.nan), getattr(self.algorithm.estimator, "error_bar", None)
         return Trace(
             algorithm=self.algorithm.name,
             problem=self.problem_name,
@@ -285,15 +264,20 @@ class Execution:
             running_mean_by_cost=records.mean_by_cost,
             value=records.value,
             error=records.error,
-            record_cost=count(records.cost, records.carry),
+            record_cost=whole_number(records.cost, records.carry),
             last=jax.tree.map(lambda h, x: _where(diverged, h, x), stats.halt, last),
             uniform=Pick(self.picks[every, self.chosen], jax.tree.map(lambda leaf: leaf[every, self.chosen], saved)),
             smallest=Pick(stats.best_step, stats.best_x),
             candidates=Pick(self.picks, saved),
             estimate=state.m,
-            error_bar=self._error_bar(state),
+            error_bar=np.full(n, np.nan) if said is None else np.asarray(jax.vmap(said)(state.estimator)),
             observer=state.observer,
         )
+
+
+def whole_number(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """What two words of 32 bits count."""
+    return low.astype(np.int64) + (high.astype(np.int64) << 32)
 
 
 def _where(which: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -330,6 +314,7 @@ def prepare(
     answered = algorithm.may_stop or (algorithm.watched and hasattr(algorithm.schedule, "told"))
     chunk = min(chunk, algorithm.observer.block) if answered else chunk  # what is certified changes the run
     in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
+    small = max(map(bytes_of, in_loop))
     config = ExecutionConfig(
         width,
         chunk,
@@ -338,7 +323,7 @@ def prepare(
         average=average and knows(problem, "full_grad"),
         in_step=in_step,
         costs=None if algorithm.may_stop else costs,
-        piece=_piece(chunk, max(map(bytes_of, in_loop))) if alone else 0,
+        piece=min(chunk, _power_of_two(SMALL // small)) if alone and small <= SMALL else 0,
         stops=algorithm.may_stop,
         wide=rows is None or dimension(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
@@ -363,11 +348,6 @@ def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[
             raise
         return start(partial(prepared, chip=False), x)
     return execution, batches
-
-
-def _piece(chunk: int, largest: int) -> int:
-    """Steps whose arrays are all small, if the largest of one step has so many bytes; 0 if that is too large."""
-    return 0 if largest > SMALL else min(chunk, _power_of_two(SMALL // largest))
 
 
 def _power_of_two(steps: int) -> int:

@@ -21,39 +21,26 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 from normstorm.random import step_key
 
-from .recording import Path, Recorder, RecordSchedule, at_step, measure, put_row, record
+from .recording import Path, Recorder, RecordSchedule, at_step, measured, put_row, record
 
 Tree = Any
 
 
 class ExecutionConfig(NamedTuple):
-    """The program's fixed sizes.
+    """The program's fixed sizes."""
 
-    width    seeds of a batch
-    chunk    steps whose iterates are measured at once
-    ahead    whether the samples of a chunk are drawn at once, too: those of one step would not fill a register or GPU
-    cut      whether chunks end at recorded steps, so that m_t need not be written down for them
-    average  whether grad F is asked at every step (mean and minimum) or only at recorded ones
-    in_step  whether it is then asked in the step, which may share work with it; else of the whole chunk at once
-    costs    sample gradients of the first step and of a later one, if they are known beforehand
-    piece    steps that are taken in small arrays, if they fit there; else 0
-    stops    whether the observer may end a seed before the others
-    on_chip  whether the loop over steps is one kernel of a GPU
-    wide     whether a CPU's 512-bit registers are used;   quick   whether it is compiled in the older and quicker way
-    """
-
-    width: int
-    chunk: int
-    ahead: bool
-    cut: bool
-    average: bool
-    in_step: bool
-    costs: tuple[int, int] | None
-    piece: int
-    stops: bool
-    wide: bool
-    quick: bool
-    on_chip: bool = False
+    width: int  # seeds of a batch
+    chunk: int  # steps whose iterates are measured at once
+    ahead: bool  # whether their samples are drawn at once, too: those of one step would not fill a register or GPU
+    cut: bool  # whether chunks end at recorded steps, so that m_t need not be written down for them
+    average: bool  # whether grad F is asked at every step (mean and minimum) or only at recorded ones
+    in_step: bool  # whether it is then asked in the step, which may share work with it; else of a chunk at once
+    costs: tuple[int, int] | None  # sample gradients of the first step and of a later one, if known beforehand
+    piece: int  # steps that are taken in small arrays, if they fit there; else 0
+    stops: bool  # whether the observer may end a seed before the others
+    wide: bool  # whether a CPU's 512-bit registers are used
+    quick: bool  # whether it is compiled in the older and quicker way
+    on_chip: bool = False  # whether the loop over steps is one kernel of a GPU
 
 
 class Batch(NamedTuple):
@@ -163,10 +150,8 @@ def followed(
     if not hasattr(algorithm.schedule, "told"):
         return after
 
-    def told(watch: Tree, kept: Tree) -> Tree:
-        return algorithm.observer.told(watch, algorithm.schedule, kept)
-
-    return after._replace(schedule=jax.vmap(told)(after.observer, after.schedule))
+    told = jax.vmap(algorithm.observer.told, (0, None, 0))(after.observer, algorithm.schedule, after.schedule)
+    return after._replace(schedule=told)
 
 
 def advance(
@@ -186,8 +171,7 @@ def advance(
         if algorithm.watched:
             state = followed(problem, algorithm, count, over, batch.state, state, path)
         cost = None if config.costs is None else jnp.where(first, *map(jnp.uint32, config.costs))
-        seen = measure(problem, config, cost, path, t0)
-        recorder = record(problem, config, schedule, kept, seen, path, state.m, end)
+        recorder = record(problem, config, schedule, kept, measured(problem, config, path), cost, state.m, t0, end)
         return Batch(batch.seed, state, recorder, end), path
 
     each = jax.vmap(partial(path_row, problem, config, algorithm))

@@ -27,14 +27,6 @@ class RecordSchedule(NamedTuple):
     record_steps: Any
     bounds: Any
 
-    def padded(self, records: int, candidates: int) -> RecordSchedule:
-        """Arrays whose sizes are the same for every T, ended by steps that never come."""
-
-        def fill(steps: np.ndarray, size: int) -> np.ndarray:
-            return np.concatenate([steps, np.full(size - steps.size, NEVER)]).astype(np.int32)
-
-        return RecordSchedule(fill(self.record_steps, records + 1), fill(self.bounds, candidates + 2))
-
 
 def record_schedule(steps: int, records: int, candidates: int) -> RecordSchedule:
     """Log-spaced records and strata as even as integers allow; fewer of either if there are fewer steps."""
@@ -64,29 +56,20 @@ def choose_iterates(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, n
 
 
 class RunningStats(NamedTuple):
-    """Over all steps so far, one entry per seed.
+    """Over all steps so far, one entry per seed; every second of the first six is what rounding has taken (Kahan)."""
 
-    total, lost     sum of ||grad F(x_t)||, and what rounding has taken from it (Kahan)
-    sizes, shed     the same of ||m_t||
-    spent, dropped  the same of ||grad F(x_t)|| times the sample gradients that step t asked
-    least           the smallest of them
-    cost, carry     sample gradients, in two words
-    diverged, halt  the step of the first non-finite number (0: none), and x at that step
-    best, best_step, best_x    the smallest ||m_t||, when, and x_t
-    """
-
-    total: jax.Array
+    total: jax.Array  # sum of ||grad F(x_t)||
     lost: jax.Array
-    sizes: jax.Array
+    sizes: jax.Array  # sum of ||m_t||
     shed: jax.Array
-    spent: jax.Array
+    spent: jax.Array  # sum of ||grad F(x_t)|| times the sample gradients that step t asked
     dropped: jax.Array
-    least: jax.Array
-    cost: jax.Array
+    least: jax.Array  # the smallest ||grad F(x_t)||
+    cost: jax.Array  # sample gradients, in two words
     carry: jax.Array
-    diverged: jax.Array
-    halt: Tree
-    best: jax.Array
+    diverged: jax.Array  # the step of the first non-finite number; 0: none
+    halt: Tree  # and x at that step
+    best: jax.Array  # the smallest ||m_t||, when, and x_t
     best_step: jax.Array
     best_x: Tree
 
@@ -111,21 +94,20 @@ class SavedIterates(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What the loop wrote down of a chunk of steps, (steps, seeds, ...): x_t and ||m_t||.
+    """What the loop wrote down of a chunk of steps, (steps, seeds, ...); None is what it did not."""
 
-    m is m_t, if chunks do not end at recorded steps, the only ones that need it;
-    point is what the algorithm hands out at step t, if that is another point than its iterate x_t; grad_norm is
-    ||grad F|| there, if it was asked in the step; cost is what the step asked, if that is not known beforehand;
-    noted is what the step left for the observer.
-    """
+    x: Tree  # x_t
+    m: Tree | None  # m_t, if chunks do not end at recorded steps, the only ones that need it
+    size: jax.Array  # ||m_t||
+    point: Tree | None  # what the algorithm hands out at step t, if that is another point than x_t
+    grad_norm: jax.Array | None  # ||grad F|| there, if it was asked in the step
+    cost: jax.Array | None  # what the step asked, if that is not known beforehand
+    noted: Tree  # what the step left for the observer
+    gradient: Tree | None = None  # grad F, if it was asked of the whole chunk
 
-    x: Tree
-    m: Tree | None
-    size: jax.Array
-    point: Tree | None
-    grad_norm: jax.Array | None
-    cost: jax.Array | None
-    noted: Tree
+    @property
+    def handed(self) -> Tree:
+        return self.x if self.point is None else self.point
 
 
 class Recorder(NamedTuple):
@@ -135,27 +117,6 @@ class Recorder(NamedTuple):
     records: Records
     saved: SavedIterates
     row: jax.Array
-
-
-class Measured(NamedTuple):
-    """Steps t0 + 1, t0 + 2, ... of a chunk: what is handed out, ||m_t||, ||grad F|| there and costs, (steps, seeds).
-
-    `gradient` is grad F, if it was asked of the whole chunk.
-    """
-
-    t0: Any
-    point: Tree
-    gradient: Tree | None
-    size: jax.Array
-    grad_norm: jax.Array
-    cost: jax.Array
-
-
-def over_points(function: Any, *trees: Tree) -> Tree:
-    """A function of one point for all points of a chunk, in one call."""
-    steps, seeds = jax.tree.leaves(trees)[0].shape[:2]
-    flat = jax.tree.map(lambda a: a.reshape(steps * seeds, *a.shape[2:]), trees)
-    return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(*flat))
 
 
 def at_step(tree: Tree, place: Any) -> Tree:
@@ -175,8 +136,6 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
     """
 
     def take(a: jax.Array) -> jax.Array:
-        if place.size == 1:
-            return a[place[0]]
         if a.shape[0] > SUMMED:
             return a[place, jnp.arange(place.size)]
         here = jnp.arange(a.shape[0])[:, None] == place
@@ -197,56 +156,68 @@ def take_any(which: jax.Array, points: Tree, place: jax.Array, old: Tree) -> Tre
     return jax.lax.cond(jnp.any(which), lambda: select(which, take_steps(points, place), old), lambda: old)
 
 
-def measure(problem: Any, config: Any, cost: Any, path: Path, t0: Any) -> Measured:
-    """Norms of a chunk; `cost` is that of each of its steps, if it is known beforehand."""
-    point, average = path.x if path.point is None else path.point, config.average
-    gradient = over_points(problem.full_grad, point) if average and path.grad_norm is None else None
-    grad_norm: Any = path.size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
-    each: Any = path.cost if cost is None else cost
-    return Measured(t0, point, gradient, path.size, grad_norm, each)
+def measured(problem: Any, config: Any, path: Path) -> Path:
+    """With norms of gradients, if they were not written down."""
+    if config.average and path.grad_norm is None:
+        gradient = _over_points(problem.full_grad, path.handed)
+        return path._replace(gradient=gradient, grad_norm=_over_points(norm, gradient))
+    return path if config.average else path._replace(grad_norm=path.size)
 
 
-def updated(stats: RunningStats, seen: Measured, start: Any, end: Any, stops: bool) -> tuple[RunningStats, jax.Array]:
-    """The statistics after steps start + 1 .. end, and which seeds took the last of them."""
-    t = seen.t0 + 1 + jnp.arange(seen.size.shape[0], dtype=jnp.int32)[:, None]
-    finite, here = jnp.isfinite(seen.size) & jnp.isfinite(seen.grad_norm), (start < t) & (t <= end)
-    last = jnp.min(jnp.where(here & ~finite, t, end), 0)  # the first non-finite number, or the end
-    asked = here & (t <= last) & (stats.diverged == 0)
-    asked = asked & (seen.cost > 0) if stops else asked
-    alive, costs = asked & finite, jnp.where(asked, seen.cost, jnp.uint32(0))
-    infinite = jnp.asarray(jnp.inf, seen.size.dtype)
-    sizes = jnp.where(alive, seen.size, infinite)
+def _over_points(function: Any, points: Tree) -> Tree:
+    """A function of one point for all points of a chunk, in one call."""
+    steps, seeds = jax.tree.leaves(points)[0].shape[:2]
+    flat = jax.tree.map(lambda a: a.reshape(steps * seeds, *a.shape[2:]), points)
+    return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(flat))
+
+
+def updated(
+    stats: RunningStats, path: Any, cost: Any, t0: Any, start: Any, end: Any, stops: bool
+) -> tuple[RunningStats, jax.Array]:
+    """The statistics after steps start + 1 .. end of a chunk after t0, and which seeds took the last of them.
+
+    `cost` is that of each step, if it is known beforehand. There are few reductions here, because each is a loop to compile.
+    """
+    t = t0 + 1 + jnp.arange(path.size.shape[0], dtype=jnp.int32)[:, None]
+    here, finite = (start < t) & (t <= end), jnp.isfinite(path.size) & jnp.isfinite(path.grad_norm)
+    bad, sound = jnp.min(jnp.where(here & ~finite, t, NEVER), 0), stats.diverged == 0  # the first non-finite number
+    last, fell, alive = jnp.minimum(bad, end), sound & (bad <= end), here & (t < bad) & sound
+    alive = alive & (path.cost > 0) if stops else alive
+    infinite = jnp.asarray(jnp.inf, path.size.dtype)
+    sizes = jnp.where(alive, path.size, infinite)
     smallest = jnp.min(sizes, 0)
     best_step = jnp.min(jnp.where(sizes == smallest, t, last), 0)
-    better, fell = smallest < stats.best, jnp.any(asked & ~finite, 0)
-    weighted = costs.astype(seen.size.dtype) * seen.grad_norm
-    sums = [jnp.sum(jnp.where(alive, part, 0), 0) for part in (seen.grad_norm, seen.size, weighted)]
-    kept = [number for i, part in enumerate(sums) for number in kahan(stats[2 * i], stats[2 * i + 1], part)]
-    cost = stats.cost + jnp.sum(costs, 0, dtype=jnp.uint32)
+    better = smallest < stats.best
+    gradients, norms = (jnp.sum(jnp.where(alive, part, 0), 0) for part in (path.grad_norm, path.size))
+    if cost is None:
+        spent = jnp.sum(jnp.where(alive, path.cost.astype(path.size.dtype) * path.grad_norm, 0), 0)
+        asked = jnp.sum(jnp.where(here & (t <= last) & sound, path.cost, jnp.uint32(0)), 0, dtype=jnp.uint32)
+    else:
+        spent, asked = cost.astype(gradients.dtype) * gradients, cost * jnp.where(sound, last - start, 0).astype(cost.dtype)
+    sums = zip(stats[0:6:2], stats[1:6:2], (gradients, norms, spent), strict=True)
+    kept = [number for part in sums for number in kahan(*part)]
     after = stats._replace(
         **dict(zip(RunningStats._fields, kept, strict=False)),
-        least=jnp.minimum(stats.least, jnp.min(jnp.where(alive, seen.grad_norm, infinite), 0)),
-        cost=cost,
-        carry=stats.carry + (cost < stats.cost).astype(jnp.uint32),
+        least=jnp.minimum(stats.least, jnp.min(jnp.where(alive, path.grad_norm, infinite), 0)),
+        cost=stats.cost + asked,
+        carry=stats.carry + (stats.cost + asked < stats.cost).astype(jnp.uint32),
         diverged=jnp.where(fell, last, stats.diverged),
-        halt=take_any(fell, seen.point, last - 1 - seen.t0, stats.halt),
+        halt=take_any(fell, path.handed, last - 1 - t0, stats.halt),
         best=jnp.where(better, smallest, stats.best),
         best_step=jnp.where(better, best_step, stats.best_step),
-        best_x=take_any(better, seen.point, best_step - 1 - seen.t0, stats.best_x),
+        best_x=take_any(better, path.handed, best_step - 1 - t0, stats.best_x),
     )
-    return after, alive[end - 1 - seen.t0]
+    return after, alive[end - 1 - t0]
 
 
-def recorded(
-    problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path, gradient: Tree | None = None
-) -> Records:
-    """The row of step t, with the statistics after it; `path` is that step's, and `gradient` grad F at its point."""
-    point = path.x if path.point is None else path.point
+def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path) -> Records:
+    """The row of step t, with the statistics after it; `path` is that step's."""
+    point = path.handed
     value = grad_norm = error = mean = by_cost = jnp.full_like(now.best, jnp.nan)
     if knows(problem, "value"):
         value = jax.vmap(problem.value)(point)
     if knows(problem, "full_grad"):
-        at_point = jax.vmap(problem.full_grad)(point) if gradient is None else gradient
+        at_point = jax.vmap(problem.full_grad)(point) if path.gradient is None else path.gradient
         at_iterate = at_point if path.point is None else jax.vmap(problem.full_grad)(path.x)
         grad_norm = jax.vmap(norm)(at_point)
         error = jax.vmap(norm)(jax.tree.map(jnp.subtract, path.m, at_iterate))
@@ -259,7 +230,7 @@ def recorded(
 
 
 def record(
-    problem: Any, config: Any, schedule: RecordSchedule, kept: Recorder, seen: Measured, path: Path, m: Tree, end: Any
+    problem: Any, config: Any, schedule: RecordSchedule, kept: Recorder, path: Path, cost: Any, m: Tree, t0: Any, end: Any
 ) -> Recorder:
     """What is kept after the steps of a chunk up to `end`, from recorded step to recorded step; m is the last m_t."""
 
@@ -267,33 +238,33 @@ def record(
         kept, start = carry
         due = schedule.record_steps[kept.row]
         t = jnp.minimum(due, end)
-        place = t - 1 - seen.t0
-        now, alive = updated(kept.stats, seen, start, t, config.stops)
+        now, alive = updated(kept.stats, path, cost, t0, start, t, config.stops)
 
         def write() -> Records:
-            here = at_step(path, place)
+            here: Path = at_step(path, t - 1 - t0)
             here = here._replace(m=m) if here.m is None else here
-            gradient = None if seen.gradient is None else at_step(seen.gradient, place)
-            rows = recorded(problem, config, t, now, alive, here, gradient)
-            return Records(*put_row(kept.records, rows, kept.row))
+            written: Records = put_row(kept.records, recorded(problem, config, t, now, alive, here), kept.row)
+            return written
 
         records = jax.lax.cond(due == t, write, lambda: kept.records)
         return Recorder(now, records, kept.saved, kept.row + (due == t)), t
 
-    kept, _ = jax.lax.while_loop(lambda carry: carry[1] < end, part, (kept, seen.t0))
-    return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, seen, end))
+    kept, _ = jax.lax.while_loop(lambda carry: carry[1] < end, part, (kept, t0))
+    return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, path.handed, t0, end))
 
 
-def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured, end: Any) -> SavedIterates:
+def save(
+    bounds: jax.Array, after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any
+) -> SavedIterates:
     """Keep the iterates that are to be taken in this chunk."""
 
     def take(row: Any, x: Tree) -> Tree:
         step = saved.step[row]
         halted = (after.diverged > 0) & (after.diverged < step)
-        point = select(halted, after.halt, take_steps(seen.point, step - 1 - seen.t0))
-        due = (seen.t0 < step) & (step <= end)
+        point = select(halted, after.halt, take_steps(points, step - 1 - t0))
+        due = (t0 < step) & (step <= end)
         return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
 
-    some = jnp.any((seen.t0 < saved.step) & (saved.step <= end))
-    low, high = (jnp.sum(bounds < t, dtype=jnp.int32) for t in (seen.t0 + 1, end))  # strata, counted from 1
+    some = jnp.any((t0 < saved.step) & (saved.step <= end))
+    low, high = (jnp.sum(bounds < t, dtype=jnp.int32) for t in (t0 + 1, end))  # strata, counted from 1
     return saved._replace(x=jax.lax.fori_loop(low - 1, jnp.where(some, high, low - 1), take, saved.x))

@@ -14,10 +14,10 @@ from normstorm._shared import validate
 from normstorm.algorithms.core import Algorithm
 from normstorm.problems.protocol import Sampled
 
+from .batches import LONGEST as LONGEST
+from .batches import PATIENCE, Batches
+from .batches import cores as cores
 from .results import Trace
-from .stages import LONGEST as LONGEST
-from .stages import PATIENCE, Stages
-from .stages import cores as cores
 
 Tree = Any
 _whole = partial(validate.whole, "run", least=1, most=LONGEST)
@@ -66,34 +66,34 @@ def run(
     threads = None if threads is None else _whole("threads", threads)
     kept: dict[str, Any] = {"records": records, "candidates": candidates, "width": width, "threads": threads}
     kept |= {"average": validate.flag("run", "average", average), "checkpoint": checkpoint, "fingerprint": fingerprint}
-    stages = Stages(problem, algorithm, x0, steps, seeds, **kept)
+    batches = Batches(problem, algorithm, x0, steps, seeds, **kept)
     if checkpoint is not None and os.path.exists(checkpoint):
-        stages.resume(checkpoint)
+        batches.resume(checkpoint)
     # If nobody waits for the end of a round over all batches, it is enough that no call keeps Ctrl-C waiting.
     watched = progress is not None or checkpoint is not None
-    patience = PATIENCE * (1 if watched else -(-len(stages.batches) // stages.threads))
+    patience = PATIENCE * (1 if watched else -(-len(batches.batches) // batches.threads))
     saved = time.monotonic()
     try:
-        for done in stages.rounds(steps, progress_steps, patience):
+        for done in batches.rounds(steps, progress_steps, patience):
             if progress is not None:
                 progress(done, steps)
-            over = done == steps or stages.execution.ended(stages.batches)
+            over = done == steps or batches.execution.ended(batches.batches)
             if checkpoint is not None and (over or time.monotonic() - saved >= checkpoint_seconds):
-                stages.save(checkpoint)
+                batches.save(checkpoint)
                 saved = time.monotonic()
             if over:
                 break
     except KeyboardInterrupt as stop:
         if checkpoint is not None:
-            _save_anyway(stages, checkpoint, stop)
+            _save_anyway(batches, checkpoint, stop)
         raise
-    return stages.result()
+    return batches.result()
 
 
-def _save_anyway(stages: Stages, checkpoint: str | os.PathLike[str], stop: KeyboardInterrupt) -> None:
+def _save_anyway(batches: Batches, checkpoint: str | os.PathLike[str], stop: KeyboardInterrupt) -> None:
     """On the way out: if it fails, the interruption carries the reason."""
     try:
-        stages.save(checkpoint)
+        batches.save(checkpoint)
     except Exception as error:
         stop.add_note(f"run: checkpoint {checkpoint} could not be saved; got {type(error).__name__}: {error}")
 

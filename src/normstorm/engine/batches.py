@@ -1,7 +1,4 @@
-"""A run on its way: all batches of seeds go from step to step of the caller. The only loop in Python.
-
-The numbers depend on problem, algorithm, start, steps and width alone, wherever the run is looked at.
-"""
+"""A run on its way: all its batches of seeds go from step to step of the caller. The only loop in Python."""
 
 from __future__ import annotations
 
@@ -33,8 +30,8 @@ PATIENCE = 0.5  # seconds between two signs of life
 GROWTH = 8  # at most so many times as many steps in the next call
 
 
-class Stages:
-    """`go` to a step, then ask for `seen`, `point` and `cost`, a row for every seed; `result` is a Trace."""
+class Batches:
+    """All batches of a run: they `go` to a step, are saved and resumed; `result` is a Trace."""
 
     def __init__(
         self,
@@ -44,16 +41,14 @@ class Stages:
         steps: int,
         seeds: int | Sequence[int],
         *,
-        records: int = 128,
-        candidates: int = 1,
-        average: bool = False,
-        look: Callable[[Any], Tree] = lambda state: (),
+        records: int,
+        candidates: int,
+        average: bool,
         width: int | None = None,
         threads: int | None = None,
         checkpoint: Path | None = None,
         fingerprint: str = "",
     ) -> None:
-        """`look` is a function of a seed's state; what it finds is `seen`."""
         x, self.seeds = as_point("run", x0, problem), validate.seed_list("run", seeds, LONGEST)
         width = width_of(width, checkpoint)
         check_problem("run", problem, x)
@@ -62,7 +57,6 @@ class Stages:
         usual = cores() if platform() == "cpu" else 1
         self.threads = min(threads or usual, len(self.batches))
         self.identity = {**self.execution.identity(x), "fingerprint": fingerprint}
-        self._look, self._point = (jax.jit(jax.vmap(f)) for f in (look, algorithm.point))
 
     @property
     def t(self) -> int:
@@ -76,41 +70,17 @@ class Stages:
 
     def rounds(self, stop: int, fixed: int | None = None, patience: float = PATIENCE) -> Iterator[int]:
         """On to step `stop`; tells how far all seeds are, every `fixed` steps or after about so many seconds."""
-        execution, done, length = self.execution, self.t, fixed or 4 * self.execution.config.chunk
+        chunk, done = self.execution.config.chunk, self.t
+        length = fixed or 4 * chunk
         with ThreadPoolExecutor(self.threads) as pool:
             each = map if self.threads == 1 else partial(in_threads, pool)
             while done < stop:
                 started = time.monotonic()
-                done = min(execution.aligned(done + length), stop)
-                self.batches = list(each(partial(execution.advance, done), self.batches))
+                done = min(-(-(done + length) // chunk) * chunk, stop)
+                self.batches = list(each(partial(self.execution.advance, done), self.batches))
                 if fixed is None:
                     length *= max(1, min(GROWTH, int(patience / max(time.monotonic() - started, 1e-9))))
                 yield done
-
-    @property
-    def seen(self) -> Tree:
-        return self._rows([self._look(batch.state) for batch in self.batches])
-
-    @property
-    def point(self) -> Tree:
-        """What the algorithm hands out after this step."""
-        return self._rows([self._point(batch.state) for batch in self.batches])
-
-    @property
-    def cost(self) -> np.ndarray:
-        """Sample gradients asked by each seed."""
-        low, high = self._rows([(b.recorder.stats.cost, b.recorder.stats.carry) for b in self.batches])
-        cost: np.ndarray = low.astype(np.int64) + (high.astype(np.int64) << 32)
-        return cost
-
-    @property
-    def diverged(self) -> np.ndarray:
-        found: np.ndarray = self._rows([b.recorder.stats.diverged for b in self.batches]) > 0
-        return found
-
-    def _rows(self, parts: list[Tree]) -> Tree:
-        n = len(self.seeds)
-        return jax.tree.map(lambda *leaves: np.concatenate([np.asarray(leaf) for leaf in leaves])[:n], *parts)
 
     def save(self, path: Path, beside: Tree = None, more: dict[str, Any] | None = None) -> None:
         """All batches and what the caller keeps beside them; `more` is part of what the file belongs to."""
