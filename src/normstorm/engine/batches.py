@@ -82,26 +82,21 @@ class Batches:
                     length *= max(1, min(GROWTH, int(patience / max(time.monotonic() - started, 1e-9))))
                 yield done
 
-    def save(self, path: Path, beside: Tree = None, more: dict[str, Any] | None = None) -> None:
+    def save(self, path: Path, beside: Tree = (), more: dict[str, Any] | None = None) -> None:
         """All batches and what the caller keeps beside them; `more` is part of what the file belongs to."""
         whole = jax.tree.map(lambda *leaves: np.stack(leaves), *jax.device_get(self.batches))
-        storage.save(path, _kept(whole, beside), self.identity | (more or {}))
+        storage.save(path, {"run": whole, "beside": beside}, self.identity | (more or {}))
 
-    def resume(self, path: Path, beside: Tree = None, more: dict[str, Any] | None = None) -> Tree:
+    def resume(self, path: Path, beside: Tree = (), more: dict[str, Any] | None = None) -> Tree:
         """Go on where the file was written; what was kept beside, of the forms of `beside`, comes back."""
         n = len(self.batches)
         like = jax.tree.map(lambda leaf: abstract((n, *leaf.shape), leaf.dtype), self.batches[0])
-        found = storage.load(path, self.identity | (more or {}), _kept(like, beside))
-        whole, beside = (found, None) if beside is None else (found["run"], found["beside"])
-        self.batches = [jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), whole) for i in range(n)]
-        return beside
+        found = storage.load(path, self.identity | (more or {}), {"run": like, "beside": beside})
+        self.batches = [jax.tree.map(lambda leaf, i=i: jnp.asarray(leaf[i]), found["run"]) for i in range(n)]
+        return found["beside"]
 
     def result(self) -> Trace:
         return self.execution.result(self.batches)
-
-
-def _kept(run: Tree, beside: Tree) -> Tree:
-    return run if beside is None else {"run": run, "beside": beside}
 
 
 def in_threads(pool: ThreadPoolExecutor, function: Callable[..., Any], *args: Any) -> Iterator[Any]:

@@ -153,9 +153,10 @@ class Execution:
 
         start, step, count, table = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), (self.records + 1,)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
-        zero, infinite = everywhere(dtype.type(0)), everywhere(dtype.type(np.inf))
+        infinite = everywhere(dtype.type(np.inf))
         counted, first = (everywhere(count),) * 2, (infinite, everywhere(step), start)
-        stats: Any = RunningStats(*(zero,) * 6, infinite, *counted, everywhere(step), start, *first)
+        sums = everywhere(np.zeros(3, dtype))
+        stats: Any = RunningStats(sums, sums, infinite, *counted, everywhere(step), start, *first)
         unknown, no_cost = everywhere(dtype.type(np.nan), *table), everywhere(count, *table)
         records: Any = Records(*(unknown,) * 5, *(no_cost,) * 2)
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
@@ -241,9 +242,8 @@ class Execution:
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
         cost, taken = whole_number(stats.cost, stats.carry), np.where(stopped, stopped, self.steps)
 
-        def mean(total: np.ndarray, lost: np.ndarray, weights: np.ndarray = taken) -> np.ndarray:
-            return np.where(diverged, np.inf, (total.astype(np.float64) - lost) / weights)
-
+        sums = (stats.sums.astype(np.float64) - stats.lost).T / np.stack([taken, taken, cost])
+        mean, size, by_cost = np.where(diverged, np.inf, sums)
         unknown, said = np.where(diverged, np.inf, np.nan), getattr(self.algorithm.estimator, "error_bar", None)
         return Trace(
             algorithm=self.algorithm.name,
@@ -253,17 +253,13 @@ class Execution:
             width=self.config.width,
             diverged_at=stats.diverged,
             stopped_at=stopped,
-            mean_grad_norm=mean(stats.total, stats.lost) if average else unknown,
-            mean_by_cost=mean(stats.spent, stats.dropped, cost) if average else unknown,
-            mean_estimate_norm=mean(stats.sizes, stats.shed),
+            mean_grad_norm=mean if average else unknown,
+            mean_by_cost=by_cost if average else unknown,
+            mean_estimate_norm=size,
             min_grad_norm=stats.least if average else np.full(n, np.nan),
             cost=cost,
             record_steps=self.schedule.record_steps[:shown],
-            grad_norm=records.grad_norm,
-            running_mean=records.mean,
-            running_mean_by_cost=records.mean_by_cost,
-            value=records.value,
-            error=records.error,
+            **dict(zip(Records._fields, records[:5], strict=False)),
             record_cost=whole_number(records.cost, records.carry),
             last=jax.tree.map(lambda h, x: _where(diverged, h, x), stats.halt, last),
             uniform=Pick(self.picks[every, self.chosen], jax.tree.map(lambda leaf: leaf[every, self.chosen], saved)),
@@ -313,8 +309,9 @@ def prepare(
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
     answered = algorithm.may_stop or (algorithm.watched and hasattr(algorithm.schedule, "told"))
     chunk = min(chunk, algorithm.observer.block) if answered else chunk  # what is certified changes the run
-    in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
-    small = max(map(bytes_of, in_loop))
+    of_a_step = jax.tree.leaves((x, samples if ahead else ()))
+    in_loop = [*of_a_step, *jax.tree.leaves((form, () if fixed else problem, algorithm))]
+    small = alone and max(map(bytes_of, in_loop)) <= SMALL
     config = ExecutionConfig(
         width,
         chunk,
@@ -323,7 +320,7 @@ def prepare(
         average=average and knows(problem, "full_grad"),
         in_step=in_step,
         costs=None if algorithm.may_stop else costs,
-        piece=min(chunk, _power_of_two(SMALL // small)) if alone and small <= SMALL else 0,
+        piece=min(chunk, _power_of_two(SMALL // max(map(bytes_of, of_a_step)))) if small else 0,
         stops=algorithm.may_stop,
         wide=rows is None or dimension(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,

@@ -171,7 +171,7 @@ def advance(
         if algorithm.watched:
             state = followed(problem, algorithm, count, over, batch.state, state, path)
         cost = None if config.costs is None else jnp.where(first, *map(jnp.uint32, config.costs))
-        recorder = record(problem, config, schedule, kept, measured(problem, config, path), cost, state.m, t0, end)
+        recorder = record(problem, config, schedule, kept, measured(problem, config, cost, path), state.m, t0, end)
         return Batch(batch.seed, state, recorder, end), path
 
     each = jax.vmap(partial(path_row, problem, config, algorithm))

@@ -56,14 +56,10 @@ def choose_iterates(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, n
 
 
 class RunningStats(NamedTuple):
-    """Over all steps so far, one entry per seed; every second of the first six is what rounding has taken (Kahan)."""
+    """Over all steps so far, one entry per seed."""
 
-    total: jax.Array  # sum of ||grad F(x_t)||
-    lost: jax.Array
-    sizes: jax.Array  # sum of ||m_t||
-    shed: jax.Array
-    spent: jax.Array  # sum of ||grad F(x_t)|| times the sample gradients that step t asked
-    dropped: jax.Array
+    sums: jax.Array  # (seeds, 3), of ||grad F(x_t)||, ||m_t||, and ||grad F(x_t)|| times what step t asked
+    lost: jax.Array  # what rounding has taken from them (Kahan)
     least: jax.Array  # the smallest ||grad F(x_t)||
     cost: jax.Array  # sample gradients, in two words
     carry: jax.Array
@@ -78,8 +74,8 @@ class Records(NamedTuple):
     """Rows written at recorded steps, and one more: (records + 1, seeds)."""
 
     grad_norm: jax.Array
-    mean: jax.Array
-    mean_by_cost: jax.Array
+    running_mean: jax.Array
+    running_mean_by_cost: jax.Array
     value: jax.Array
     error: jax.Array
     cost: jax.Array
@@ -156,8 +152,10 @@ def take_any(which: jax.Array, points: Tree, place: jax.Array, old: Tree) -> Tre
     return jax.lax.cond(jnp.any(which), lambda: select(which, take_steps(points, place), old), lambda: old)
 
 
-def measured(problem: Any, config: Any, path: Path) -> Path:
-    """With norms of gradients, if they were not written down."""
+def measured(problem: Any, config: Any, cost: Any, path: Path) -> Path:
+    """With norms of gradients and costs, if they were not written down; `cost` is that of each step of the chunk."""
+    if cost is not None:
+        path = path._replace(cost=jnp.full((config.chunk, 1), cost))
     if config.average and path.grad_norm is None:
         gradient = _over_points(problem.full_grad, path.handed)
         return path._replace(gradient=gradient, grad_norm=_over_points(norm, gradient))
@@ -171,39 +169,33 @@ def _over_points(function: Any, points: Tree) -> Tree:
     return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(flat))
 
 
-def updated(
-    stats: RunningStats, path: Any, cost: Any, t0: Any, start: Any, end: Any, stops: bool
-) -> tuple[RunningStats, jax.Array]:
+def updated(stats: RunningStats, path: Any, t0: Any, start: Any, end: Any, stops: bool) -> tuple[RunningStats, Any]:
     """The statistics after steps start + 1 .. end of a chunk after t0, and which seeds took the last of them.
 
-    `cost` is that of each step, if it is known beforehand. There are few reductions here, because each is a loop to compile.
+    Sums, and smallest norms, are one operation each: what is compiled here is a good part of a first call.
     """
     t = t0 + 1 + jnp.arange(path.size.shape[0], dtype=jnp.int32)[:, None]
     here, finite = (start < t) & (t <= end), jnp.isfinite(path.size) & jnp.isfinite(path.grad_norm)
     bad, sound = jnp.min(jnp.where(here & ~finite, t, NEVER), 0), stats.diverged == 0  # the first non-finite number
-    last, fell, alive = jnp.minimum(bad, end), sound & (bad <= end), here & (t < bad) & sound
-    alive = alive & (path.cost > 0) if stops else alive
-    infinite = jnp.asarray(jnp.inf, path.size.dtype)
-    sizes = jnp.where(alive, path.size, infinite)
-    smallest = jnp.min(sizes, 0)
-    best_step = jnp.min(jnp.where(sizes == smallest, t, last), 0)
-    better = smallest < stats.best
-    gradients, norms = (jnp.sum(jnp.where(alive, part, 0), 0) for part in (path.grad_norm, path.size))
-    if cost is None:
-        spent = jnp.sum(jnp.where(alive, path.cost.astype(path.size.dtype) * path.grad_norm, 0), 0)
-        asked = jnp.sum(jnp.where(here & (t <= last) & sound, path.cost, jnp.uint32(0)), 0, dtype=jnp.uint32)
-    else:
-        spent, asked = cost.astype(gradients.dtype) * gradients, cost * jnp.where(sound, last - start, 0).astype(cost.dtype)
-    sums = zip(stats[0:6:2], stats[1:6:2], (gradients, norms, spent), strict=True)
-    kept = [number for part in sums for number in kahan(*part)]
-    after = stats._replace(
-        **dict(zip(RunningStats._fields, kept, strict=False)),
-        least=jnp.minimum(stats.least, jnp.min(jnp.where(alive, path.grad_norm, infinite), 0)),
-        cost=stats.cost + asked,
-        carry=stats.carry + (stats.cost + asked < stats.cost).astype(jnp.uint32),
+    last, fell = jnp.minimum(bad, end), sound & (bad <= end)
+    asked = here & (t <= last) & sound
+    asked = asked & (path.cost > 0) if stops else asked
+    alive, cost = asked & (t < bad), jnp.where(asked, path.cost, jnp.uint32(0))
+    terms = jnp.stack([path.grad_norm, path.size, path.grad_norm * cost.astype(path.size.dtype)], -1)
+    sums, lost = kahan(stats.sums, stats.lost, jnp.sum(jnp.where(alive[..., None], terms, 0), 0))
+    infinite = jnp.asarray(jnp.inf, terms.dtype)
+    least = jnp.min(jnp.where(alive[..., None], terms[..., :2], infinite), 0)
+    best_step = jnp.min(jnp.where(alive & (path.size == least[:, 1]), t, last), 0)
+    better, count = least[:, 1] < stats.best, stats.cost + jnp.sum(cost, 0, dtype=jnp.uint32)
+    after = RunningStats(
+        sums,
+        lost,
+        least=jnp.minimum(stats.least, least[:, 0]),
+        cost=count,
+        carry=stats.carry + (count < stats.cost).astype(jnp.uint32),
         diverged=jnp.where(fell, last, stats.diverged),
         halt=take_any(fell, path.handed, last - 1 - t0, stats.halt),
-        best=jnp.where(better, smallest, stats.best),
+        best=jnp.where(better, least[:, 1], stats.best),
         best_step=jnp.where(better, best_step, stats.best_step),
         best_x=take_any(better, path.handed, best_step - 1 - t0, stats.best_x),
     )
@@ -223,14 +215,15 @@ def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Ar
         error = jax.vmap(norm)(jax.tree.map(jnp.subtract, path.m, at_iterate))
     if config.average:
         asked = now.cost.astype(mean.dtype) + now.carry.astype(mean.dtype) * 2.0**32
-        mean, by_cost = (now.total - now.lost) / t, (now.spent - now.dropped) / asked
+        sums = now.sums - now.lost
+        mean, by_cost = sums[:, 0] / t, sums[:, 2] / asked
     known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, by_cost, value, error))
     row: list[Any] = [*(v.astype(now.best.dtype) for v in known), now.cost, now.carry]
     return Records(*row)
 
 
 def record(
-    problem: Any, config: Any, schedule: RecordSchedule, kept: Recorder, path: Path, cost: Any, m: Tree, t0: Any, end: Any
+    problem: Any, config: Any, schedule: RecordSchedule, kept: Recorder, path: Path, m: Tree, t0: Any, end: Any
 ) -> Recorder:
     """What is kept after the steps of a chunk up to `end`, from recorded step to recorded step; m is the last m_t."""
 
@@ -238,7 +231,7 @@ def record(
         kept, start = carry
         due = schedule.record_steps[kept.row]
         t = jnp.minimum(due, end)
-        now, alive = updated(kept.stats, path, cost, t0, start, t, config.stops)
+        now, alive = updated(kept.stats, path, t0, start, t, config.stops)
 
         def write() -> Records:
             here: Path = at_step(path, t - 1 - t0)
