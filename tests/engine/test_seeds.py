@@ -13,7 +13,7 @@ from toy import Metered, Toy
 
 from normstorm.algorithms import CATALOGUE, normalized_storm
 from normstorm.engine import run
-from normstorm.engine.batches import PATIENCE, Batches
+from normstorm.engine.batches import PATIENCE, SeedBatches
 from normstorm.engine.execution import Execution, widths
 from normstorm.engine.results import Trace
 from normstorm.random import normal
@@ -419,7 +419,7 @@ def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypa
 
     monkeypatch.setattr(Execution, "advance", noted)
     clock = SimpleNamespace(monotonic=lambda: a_step * max(stops) * calls)
-    monkeypatch.setitem(Batches.rounds.__globals__, "time", clock)
+    monkeypatch.setitem(SeedBatches.rounds.__globals__, "time", clock)
     watched, alone = max(chunks(progress=lambda done, steps: None)), max(chunks())
     assert PATIENCE / 2 < a_step * watched * calls <= PATIENCE
     assert PATIENCE / 2 < a_step * alone <= PATIENCE

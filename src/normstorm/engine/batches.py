@@ -30,7 +30,7 @@ PATIENCE = 0.5  # seconds between two signs of life
 GROWTH = 8  # at most so many times as many steps in the next call
 
 
-class Batches:
+class SeedBatches:
     """All batches of a run: they `go` to a step, are saved and resumed; `result` is a Trace."""
 
     def __init__(

@@ -20,18 +20,10 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.problems.check import knows
 from normstorm.random import THREEFRY, seed_words
 
+from . import recording
 from .gpu import kernel as on_chip
 from .loop import Batch, ExecutionConfig, advance
-from .recording import (
-    NEVER,
-    Recorder,
-    Records,
-    RecordSchedule,
-    RunningStats,
-    SavedIterates,
-    choose_iterates,
-    record_schedule,
-)
+from .recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates
 from .results import Pick, Trace
 
 Tree = Any
@@ -116,10 +108,10 @@ def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[S
             return after, samples
 
         form, samples = jax.eval_shape(steps, np.zeros(2, np.uint32))
-        known, costs = all(isinstance(cost, int) for cost in asked), asked
-        if known and max(costs) >= 2**32:
-            raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {max(costs)}")
-        _forms[key] = form, samples, (costs[0], costs[1]) if known else None
+        known = all(isinstance(cost, int) for cost in asked)
+        if known and max(asked) >= 2**32:
+            raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {max(asked)}")
+        _forms[key] = form, samples, (asked[0], asked[1]) if known else None
     return _forms[key]
 
 
@@ -327,8 +319,8 @@ def prepare(
     )
     if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
-    schedule = record_schedule(steps, records, candidates)
-    picks, chosen = choose_iterates(seeds, schedule.bounds)
+    schedule = recording.record_schedule(steps, records, candidates)
+    picks, chosen = recording.choose_iterates(seeds, schedule.bounds)
     return Execution(
         problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
     )

@@ -21,7 +21,7 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 from normstorm.random import step_key
 
-from .recording import Path, Recorder, RecordSchedule, at_step, measured, put_row, record
+from .recording import Path, Recorder, RecordSchedule, at_step, put_row, record, with_norms
 
 Tree = Any
 
@@ -71,15 +71,6 @@ def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state:
     return Path(state.x_prev, m, norm(state.m), point if another else None, known, asked, noted)
 
 
-def first_step(
-    problem: Any, algorithm: Algorithm, config: ExecutionConfig, seed: jax.Array, x: Tree, drawn: Tree
-) -> tuple[State, Path]:
-    """Step 1 of one seed."""
-    drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, 1))
-    state, cost = algorithm.first(problem, x, drawn)
-    return state, path_row(problem, config, algorithm, state, cost)
-
-
 def take_chunk(
     problem: Any, algorithm: Algorithm, config: ExecutionConfig, count: Any, over: Any, batch: Batch, path: Path
 ) -> tuple[State, Path]:
@@ -118,9 +109,14 @@ def take_chunk(
         path = jax.tree.map(lambda a, few: jax.lax.dynamic_update_slice_in_dim(a, few, start, 0), path, part)
         return state, path, part
 
+    def first(seed: jax.Array, x: Tree, drawn: Tree) -> tuple[State, Path]:
+        drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, 1))
+        state, cost = algorithm.first(problem, x, drawn)
+        return state, path_row(problem, config, algorithm, state, cost)
+
     state, row = jax.lax.cond(
         batch.t == 0,
-        lambda: jax.vmap(partial(first_step, problem, algorithm, config))(batch.seed, batch.state.x, at_step(ahead, 0)),
+        lambda: jax.vmap(first)(batch.seed, batch.state.x, at_step(ahead, 0)),
         lambda: (batch.state, at_step(path, 0)),
     )
     path = put_row(path, row, 0)
@@ -171,7 +167,7 @@ def advance(
         if algorithm.watched:
             state = followed(problem, algorithm, count, over, batch.state, state, path)
         cost = None if config.costs is None else jnp.where(first, *map(jnp.uint32, config.costs))
-        recorder = record(problem, config, schedule, kept, measured(problem, config, cost, path), state.m, t0, end)
+        recorder = record(problem, config, schedule, kept, with_norms(problem, config, cost, path), state.m, t0, end)
         return Batch(batch.seed, state, recorder, end), path
 
     each = jax.vmap(partial(path_row, problem, config, algorithm))

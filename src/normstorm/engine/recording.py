@@ -152,7 +152,7 @@ def take_any(which: jax.Array, points: Tree, place: jax.Array, old: Tree) -> Tre
     return jax.lax.cond(jnp.any(which), lambda: select(which, take_steps(points, place), old), lambda: old)
 
 
-def measured(problem: Any, config: Any, cost: Any, path: Path) -> Path:
+def with_norms(problem: Any, config: Any, cost: Any, path: Path) -> Path:
     """With norms of gradients and costs, if they were not written down; `cost` is that of each step of the chunk."""
     if cost is not None:
         path = path._replace(cost=jnp.full((config.chunk, 1), cost))
@@ -246,9 +246,7 @@ def record(
     return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, path.handed, t0, end))
 
 
-def save(
-    bounds: jax.Array, after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any
-) -> SavedIterates:
+def save(bounds: Any, after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any) -> SavedIterates:
     """Keep the iterates that are to be taken in this chunk."""
 
     def take(row: Any, x: Tree) -> Tree:

@@ -15,7 +15,7 @@ from normstorm.algorithms.core import Algorithm
 from normstorm.problems.protocol import Sampled
 
 from .batches import LONGEST as LONGEST
-from .batches import PATIENCE, Batches
+from .batches import PATIENCE, SeedBatches
 from .batches import cores as cores
 from .results import Trace
 
@@ -66,7 +66,7 @@ def run(
     threads = None if threads is None else _whole("threads", threads)
     kept: dict[str, Any] = {"records": records, "candidates": candidates, "width": width, "threads": threads}
     kept |= {"average": validate.flag("run", "average", average), "checkpoint": checkpoint, "fingerprint": fingerprint}
-    batches = Batches(problem, algorithm, x0, steps, seeds, **kept)
+    batches = SeedBatches(problem, algorithm, x0, steps, seeds, **kept)
     if checkpoint is not None and os.path.exists(checkpoint):
         batches.resume(checkpoint)
     # If nobody waits for the end of a round over all batches, it is enough that no call keeps Ctrl-C waiting.
@@ -90,7 +90,7 @@ def run(
     return batches.result()
 
 
-def _save_anyway(batches: Batches, checkpoint: str | os.PathLike[str], stop: KeyboardInterrupt) -> None:
+def _save_anyway(batches: SeedBatches, checkpoint: str | os.PathLike[str], stop: KeyboardInterrupt) -> None:
     """On the way out: if it fails, the interruption carries the reason."""
     try:
         batches.save(checkpoint)

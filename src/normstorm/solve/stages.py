@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from normstorm.algorithms.core import Algorithm
-from normstorm.engine.batches import Batches
+from normstorm.engine.batches import SeedBatches
 from normstorm.engine.execution import whole_number
 from normstorm.engine.loop import Batch
 from normstorm.problems.protocol import Sampled
@@ -21,7 +21,7 @@ Tree = Any
 RECORDS = 128
 
 
-class Stages(Batches):
+class Stages(SeedBatches):
     """`go` to a step, then ask for `seen`, `point` and `cost`, a row for every seed; `look` finds `seen` in a state."""
 
     def __init__(
