@@ -106,3 +106,25 @@ def test_the_command_plans_without_jax() -> None:
     code = "import sys, normstorm.cli.main; print(*sorted({'jax', 'altair', 'rich'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+def test_a_step_is_read_in_few_files() -> None:
+    """Every file of this package that `Algorithm.step` enters on its way to XLA, but for those of the problem."""
+    import jax
+
+    from normstorm.algorithms import normalized_storm
+    from normstorm.problems import registry
+
+    problem, storm, entered = registry.get("quadratic", dim=2), normalized_storm(alpha=0.1, eta=0.1), set()
+    samples = storm.draw(problem, jax.random.key(0))
+    state, _ = storm.first(problem, problem.start(), samples)
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, *_: entered.add(frame.f_code.co_filename))
+    try:
+        jax.make_jaxpr(lambda state, samples: storm.step(problem, state, samples, 2)[0])(state, samples)
+    finally:
+        sys.setprofile(before)
+    read = {str(Path(file).relative_to(SOURCE)) for file in entered if file.startswith(str(SOURCE))}
+    read = {file for file in read if not file.startswith("problems")}
+    assert {"algorithms/core.py", "algorithms/estimators.py", "algorithms/geometries.py"} < read
+    assert len(read) <= 8, sorted(read)

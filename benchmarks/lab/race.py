@@ -35,10 +35,10 @@ from benchmarks.machine import describe, one_core_in_double
 from benchmarks.pages import RESULTS, fill, race_rules_table, race_splits_table, race_summary, race_table
 from normstorm import minimize
 from normstorm.algorithms.kalman import kalman_storm
-from normstorm.engine.stages import Stages
 from normstorm.problems import get, registry
 from normstorm.solve import fast_arm
 from normstorm.solve.fresh import FRESH, Gradients, whole_size
+from normstorm.solve.stages import Stages
 
 DELTA = 0.01
 PARTS = (0.3, 0.1, 0.03)

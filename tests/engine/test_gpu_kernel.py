@@ -2,7 +2,6 @@
 
 import json
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -11,12 +10,11 @@ import numpy as np
 import pytest
 
 from normstorm.algorithms import CATALOGUE, momentum_nsgd, normalized_storm
-from normstorm.engine import execution, run
+from normstorm.engine import batches, execution, run
 from normstorm.engine.execution import prepare
 from normstorm.engine.gpu import kernel
 from normstorm.problems import registry
 
-run_module = import_module("normstorm.engine.run")
 FIGURES = Path(__file__).parents[2] / "benchmarks" / "results" / "engine-gpu.json"
 STORM = normalized_storm(alpha=0.1, eta=0.01, K=2, k=1)
 SYNTHETIC = ("quartic", "cosh-cosine", "exp-quad")
@@ -45,7 +43,7 @@ def on_gpu(monkeypatch):
             assert found.config.on_chip == chip
             return found
 
-        monkeypatch.setattr(run_module, "prepare", prepare)
+        monkeypatch.setattr(batches, "prepare", prepare)
         monkeypatch.setattr(execution, "platform", lambda: "gpu")
         monkeypatch.setattr(execution, "WIDTHS", {"gpu": (1, width)})
         monkeypatch.setattr(kernel, "LEAST_WIDTH", width)
@@ -203,7 +201,7 @@ def test_becomes_a_kernel_of_a_gpu(case, monkeypatch):
     x, kept = jnp.asarray(problem.start()), {"records": 7, "candidates": 3, "average": True, "width": None}
     monkeypatch.setattr(execution, "platform", lambda: "gpu")
     found = prepare(problem, algorithm, x, 60, [1], **kept)
-    batch, schedule = found.begin(x)[0], found.schedule.padded(7, 3)
+    batch, schedule = found.begin(x)[0], found.padded
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     program = execution.program(found.config, found.fixed, (type(problem),))
     traced = program.trace(problem, algorithm, np.int32(60), schedule, batch)

@@ -13,9 +13,9 @@ from toy import Metered, Toy
 
 from normstorm.algorithms import CATALOGUE, normalized_storm
 from normstorm.engine import run
+from normstorm.engine.batches import PATIENCE, SeedBatches
 from normstorm.engine.execution import Execution, widths
 from normstorm.engine.results import Trace
-from normstorm.engine.run import PATIENCE
 from normstorm.random import normal
 
 STORM = normalized_storm(alpha=0.05, eta=0.02)
@@ -418,7 +418,8 @@ def test_a_chunk_is_as_long_as_somebody_waits_for_it_and_else_a_call_is(monkeypa
         return np.diff(sorted(set(stops))).tolist()
 
     monkeypatch.setattr(Execution, "advance", noted)
-    monkeypatch.setitem(run.__globals__, "time", SimpleNamespace(monotonic=lambda: a_step * max(stops) * calls))
+    clock = SimpleNamespace(monotonic=lambda: a_step * max(stops) * calls)
+    monkeypatch.setitem(SeedBatches.rounds.__globals__, "time", clock)
     watched, alone = max(chunks(progress=lambda done, steps: None)), max(chunks())
     assert PATIENCE / 2 < a_step * watched * calls <= PATIENCE
     assert PATIENCE / 2 < a_step * alone <= PATIENCE

@@ -7,8 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.random import THREEFRY, index, normal, numbers, seed_words, step_key, threefry
-from normstorm.random.elementary import minus_log
+from normstorm.random import THREEFRY, index, minus_log, normal, numbers, seed_words, step_key, threefry
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40 + 3])

@@ -21,7 +21,7 @@ from .hashing import content_hash
 
 Path = str | os.PathLike[str]
 Tree = Any
-VERSION = 4
+VERSION = 5
 FORMAT = "normstorm-run"
 
 

@@ -96,6 +96,16 @@ class Algorithm:
         return handed
 
     @property
+    def watched(self) -> bool:
+        """Whether an observer follows its steps."""
+        return not isinstance(self.observer, NoObserver)
+
+    @property
+    def may_stop(self) -> bool:
+        """Whether its observer may end it."""
+        return self.watched and self.observer.target is not None
+
+    @property
     def requirements(self) -> frozenset[str]:
         """What of "finite sum" and "matrix" problem and x must be."""
         words = self.estimator, self.geometry

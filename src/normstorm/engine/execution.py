@@ -17,21 +17,13 @@ from normstorm._shared.hashing import content_hash
 from normstorm._shared.jax_internals import compiler_options
 from normstorm._shared.pytrees import Fixed, bytes_of, dimension
 from normstorm.algorithms.core import Algorithm, State
-from normstorm.algorithms.observers import NoObserver
+from normstorm.problems.check import knows
 from normstorm.random import THREEFRY, seed_words
 
+from . import recording
 from .gpu import kernel as on_chip
 from .loop import Batch, ExecutionConfig, advance
-from .recording import (
-    NEVER,
-    Recorder,
-    Records,
-    RecordSchedule,
-    RunningStats,
-    SavedIterates,
-    choose_iterates,
-    record_schedule,
-)
+from .recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates
 from .results import Pick, Trace
 
 Tree = Any
@@ -40,20 +32,14 @@ WIDTHS = {"cpu": (1, 8, 32, 128, 512), "gpu": (1, 32, 256, 1024, 10_240, 102_400
 
 
 class Limits(NamedTuple):
-    """Where a machine's batches and chunks end.
+    """Where a machine's batches and chunks end."""
 
-    overhead  what a step costs beside its arithmetic, in numbers of x
-    near      bytes of a batch's x, or of its samples of a step, up to which several seeds share it: more would leave
-              the core's nearest memory;   table   and of its products with all rows of a problem
-    chunk     steps of a chunk;   room   and bytes of its iterates;   products   and of its points with a problem's rows
-    """
-
-    overhead: int
-    near: int
-    table: int
-    chunk: int
-    room: int
-    products: int
+    overhead: int  # what a step costs beside its arithmetic, in numbers of x
+    near: int  # bytes of a batch's x, or of its samples of a step: more would leave the core's nearest memory
+    table: int  # and of its products with all rows of a problem
+    chunk: int  # steps of a chunk
+    room: int  # and bytes of its iterates
+    products: int  # and of its points with a problem's rows
 
 
 LIMITS = {
@@ -121,11 +107,11 @@ def _looked_at(problem: Any, algorithm: Algorithm, x: Tree, key: Any) -> tuple[S
             asked.extend((cost, later))
             return after, samples
 
-        form, samples = jax.eval_shape(steps, jnp.zeros(2, jnp.uint32))
-        known, costs = all(isinstance(cost, int) for cost in asked), asked
-        if known and max(costs) >= 2**32:
-            raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {max(costs)}")
-        _forms[key] = form, samples, (costs[0], costs[1]) if known else None
+        form, samples = jax.eval_shape(steps, np.zeros(2, np.uint32))
+        known = all(isinstance(cost, int) for cost in asked)
+        if known and max(asked) >= 2**32:
+            raise ValueError(f"run: a step must ask fewer than 2**32 sample gradients; got {max(asked)}")
+        _forms[key] = form, samples, (asked[0], asked[1]) if known else None
     return _forms[key]
 
 
@@ -147,51 +133,49 @@ class Execution:
     fixed: Fixed | None
 
     @property
-    def batches(self) -> int:
-        return -(-len(self.seeds) // self.config.width)
-
-    def aligned(self, t: int) -> int:
-        """The first end of a chunk at or after t."""
-        return -(-t // self.config.chunk) * self.config.chunk
-
-    @property
     def problem_name(self) -> str:
         return str(getattr(self.problem, "name", type(self.problem).__name__))
 
     def begin(self, x: Tree) -> list[Batch]:
         """All batches with their seeds at x, before step 1."""
-        W, dtype = self.config.width, jax.tree.leaves(x)[0].dtype
+        W, n, dtype = self.config.width, len(self.seeds), jax.tree.leaves(x)[0].dtype
 
         def everywhere(value: Any, *before: int) -> Any:
             return jax.device_put(np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value))))
 
-        zero, count, step = np.zeros((), dtype), np.zeros((), np.uint32), np.zeros((), np.int32)
-        infinite, table = everywhere(zero + dtype.type(np.inf)), (self.records + 1,)
-        number, counted, start = everywhere(zero), everywhere(count), jax.tree.map(everywhere, x)
+        start, step, count, table = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), (self.records + 1,)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
-        first = infinite, everywhere(step), start
-        stats: Any = RunningStats(*(number,) * 6, infinite, *(counted,) * 2, everywhere(step), start, *first)
-        unknown, no_cost = everywhere(zero + dtype.type(np.nan), *table), everywhere(count, *table)
+        infinite = everywhere(dtype.type(np.inf))
+        counted, first = (everywhere(count),) * 2, (infinite, everywhere(step), start)
+        sums = everywhere(np.zeros(3, dtype))
+        stats: Any = RunningStats(sums, sums, infinite, *counted, everywhere(step), start, *first)
+        unknown, no_cost = everywhere(dtype.type(np.nan), *table), everywhere(count, *table)
         records: Any = Records(*(unknown,) * 5, *(no_cost,) * 2)
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
-        return [self._batch(i, state, stats, records, saved) for i in range(self.batches)]
+        seeds = -(-n // W) * W
+        words, steps = np.zeros((seeds, 2), np.uint32), np.full((self.candidates, seeds), NEVER, np.int32)
+        words[:n], steps[: self.picks.shape[1], :n] = seed_words(self.seeds), self.picks.T
+        parts = [slice(i, i + W) for i in range(0, seeds, W)]
+        kept = [
+            Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps[:, p])), jnp.asarray(step)) for p in parts
+        ]
+        return [Batch(jnp.asarray(words[p]), state, k, jnp.asarray(step)) for p, k in zip(parts, kept, strict=True)]
 
-    def _batch(self, i: int, state: State, stats: RunningStats, records: Records, saved: Tree) -> Batch:
-        W = self.config.width
-        mine = slice(i * W, (i + 1) * W)
-        here = len(self.seeds[mine])
-        words = np.zeros((W, 2), np.uint32)
-        words[:here] = seed_words(self.seeds[mine])
-        steps = np.full((self.candidates, W), NEVER, np.int32)
-        steps[: self.picks.shape[1], :here] = self.picks[mine].T
-        recorder = Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps)), jnp.zeros((), jnp.int32))
-        return Batch(jnp.asarray(words), state, recorder, jnp.zeros((), jnp.int32))
+    @property
+    def padded(self) -> RecordSchedule:
+        """The schedule in arrays whose sizes are the same for every T, ended by steps that never come."""
+
+        def fill(steps: np.ndarray, size: int) -> np.ndarray:
+            return np.pad(steps, (0, size - steps.size), constant_values=NEVER).astype(np.int32)
+
+        dates, bounds = self.schedule
+        return RecordSchedule(fill(dates, self.records + 1), fill(bounds, self.candidates + 2))
 
     def advance(self, stop: int, batch: Batch) -> Batch:
         problem = self.problem if self.fixed is None else ()
         classes = tuple(map(type, (self.problem, *vars(self.algorithm).values())))
-        steps, schedule = program(self.config, self.fixed, classes), self.schedule.padded(self.records, self.candidates)
-        done: Batch = steps(problem, self.algorithm, np.int32(stop), schedule, batch)
+        steps = program(self.config, self.fixed, classes)
+        done: Batch = steps(problem, self.algorithm, np.int32(stop), self.padded, batch)
         done.t.block_until_ready()
         return done
 
@@ -202,13 +186,6 @@ class Execution:
             return np.zeros(seeds, np.int32)
         ended = np.asarray(jax.vmap(self.algorithm.observer.stopped)(state.observer))
         return np.where(ended, state.observer.followed.t, 0).astype(np.int32)
-
-    def _error_bar(self, state: State) -> np.ndarray:
-        """Of every seed, if the estimator has one."""
-        said = getattr(self.algorithm.estimator, "error_bar", None)
-        if said is None:
-            return np.full(jax.tree.leaves(state.x)[0].shape[0], np.nan)
-        return np.asarray(jax.vmap(said)(state.estimator))
 
     def ended(self, batches: list[Batch]) -> bool:
         """Whether no seed has a step left to take."""
@@ -233,22 +210,19 @@ class Execution:
             "width": self.config.width,
         }
 
+    def rows(self, batches: list[Batch], part: Callable[[Batch], Tree], axis: int = 0) -> Tree:
+        """On the host, a row for every seed, padding cut off."""
+
+        def join(*leaves: Any) -> np.ndarray:
+            return np.moveaxis(np.concatenate(leaves, axis), axis, 0)[: len(self.seeds)]
+
+        return jax.tree.map(join, *map(part, batches))
+
     def result(self, batches: list[Batch]) -> Trace:
-        """Everything on the host, a row for every seed, padding cut off."""
-        n = len(self.seeds)
-        host: list[Batch] = jax.tree.map(np.asarray, batches)
-
-        def rows(part: Any, axis: int = 0) -> Any:
-            def join(*leaves: np.ndarray) -> np.ndarray:
-                return np.moveaxis(np.concatenate(leaves, axis), axis, 0)[:n]
-
-            return jax.tree.map(join, *[part(batch) for batch in host])
-
-        def count(low: np.ndarray, high: np.ndarray) -> np.ndarray:
-            return low.astype(np.int64) + (high.astype(np.int64) << 32)
-
+        """Everything on the host."""
+        n, rows, average = len(self.seeds), partial(self.rows, batches), self.config.average
         stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
-        reached = int(host[0].t)
+        reached = int(batches[0].t)
         shown = int(np.sum(self.schedule.record_steps <= reached))
         records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
@@ -258,14 +232,11 @@ class Execution:
             here = jax.tree.map(np.asarray, jax.vmap(self.algorithm.point)(state))
             saved = jax.tree.map(lambda kept, x: _where(self.picks > reached, x[:, None], kept), saved, here)
         last = jax.tree.map(np.asarray, jax.vmap(lambda state: self.algorithm.last(state, self.steps))(state))
-        average = self.config.average
+        cost, taken = whole_number(stats.cost, stats.carry), np.where(stopped, stopped, self.steps)
 
-        cost, taken = count(stats.cost, stats.carry), np.where(stopped, stopped, self.steps)
-
-        def mean(total: np.ndarray, lost: np.ndarray, weights: np.ndarray = taken) -> np.ndarray:
-            return np.where(diverged, np.inf, (total.astype(np.float64) - lost) / weights)
-
-        unknown = np.where(diverged, np.inf, np.nan)
+        sums = (stats.sums.astype(np.float64) - stats.lost).T / np.stack([taken, taken, cost])
+        mean, size, by_cost = np.where(diverged, np.inf, sums)
+        unknown, said = np.where(diverged, np.inf, np.nan), getattr(self.algorithm.estimator, "error_bar", None)
         return Trace(
             algorithm=self.algorithm.name,
             problem=self.problem_name,
@@ -274,26 +245,27 @@ class Execution:
             width=self.config.width,
             diverged_at=stats.diverged,
             stopped_at=stopped,
-            mean_grad_norm=mean(stats.total, stats.lost) if average else unknown,
-            mean_by_cost=mean(stats.spent, stats.dropped, cost) if average else unknown,
-            mean_estimate_norm=mean(stats.sizes, stats.shed),
+            mean_grad_norm=mean if average else unknown,
+            mean_by_cost=by_cost if average else unknown,
+            mean_estimate_norm=size,
             min_grad_norm=stats.least if average else np.full(n, np.nan),
             cost=cost,
             record_steps=self.schedule.record_steps[:shown],
-            grad_norm=records.grad_norm,
-            running_mean=records.mean,
-            running_mean_by_cost=records.mean_by_cost,
-            value=records.value,
-            error=records.error,
-            record_cost=count(records.cost, records.carry),
+            **dict(zip(Records._fields, records[:5], strict=False)),
+            record_cost=whole_number(records.cost, records.carry),
             last=jax.tree.map(lambda h, x: _where(diverged, h, x), stats.halt, last),
             uniform=Pick(self.picks[every, self.chosen], jax.tree.map(lambda leaf: leaf[every, self.chosen], saved)),
             smallest=Pick(stats.best_step, stats.best_x),
             candidates=Pick(self.picks, saved),
             estimate=state.m,
-            error_bar=self._error_bar(state),
+            error_bar=np.full(n, np.nan) if said is None else np.asarray(jax.vmap(said)(state.estimator)),
             observer=state.observer,
         )
+
+
+def whole_number(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """What two words of 32 bits count."""
+    return low.astype(np.int64) + (high.astype(np.int64) << 32)
 
 
 def _where(which: np.ndarray, one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -318,8 +290,6 @@ def prepare(
     leaves, structure = jax.tree.flatten((() if fixed else problem, algorithm, x))
     forms = tuple((jnp.shape(leaf), str(jnp.result_type(leaf))) for leaf in leaves)
     form, samples, costs = _looked_at(problem, algorithm, x, (fixed, type(problem), structure, forms))
-    known = getattr(problem, "is_exact", True)
-    exact, valued = (known and getattr(problem, name, None) is not None for name in ("full_grad", "value"))
     rows, given, on_gpu = validate.integer(getattr(problem, "size", None)), width, platform() == "gpu"
     drawn, largest = bytes_of(samples), max(bytes_of(samples), bytes_of(x))
     width = width_class(len(seeds), dimension(x), rows or 1, largest) if given is None else given
@@ -330,32 +300,28 @@ def prepare(
     in_step = rows is None or told or not (on_gpu or alone)
     iterates = width * max(drawn if ahead else 0, 2 * bytes_of(x))
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
-    watched = not isinstance(algorithm.observer, NoObserver)
-    stops = watched and algorithm.observer.target is not None
-    answered = stops or (watched and hasattr(algorithm.schedule, "told"))  # what is certified changes the run
-    chunk = min(chunk, algorithm.observer.block) if answered else chunk
-    in_loop = jax.tree.leaves((form, samples if ahead else (), () if fixed else problem, algorithm))
+    answered = algorithm.may_stop or (algorithm.watched and hasattr(algorithm.schedule, "told"))
+    chunk = min(chunk, algorithm.observer.block) if answered else chunk  # what is certified changes the run
+    of_a_step = jax.tree.leaves((x, samples if ahead else ()))
+    in_loop = [*of_a_step, *jax.tree.leaves((form, () if fixed else problem, algorithm))]
+    small = alone and max(map(bytes_of, in_loop)) <= SMALL
     config = ExecutionConfig(
         width,
         chunk,
         ahead=ahead,
-        cut=not (alone or watched),
-        average=average and exact,
+        cut=not (alone or algorithm.watched),
+        average=average and knows(problem, "full_grad"),
         in_step=in_step,
-        exact=exact,
-        valued=valued,
-        costs=None if stops else costs,
-        piece=_piece(chunk, max(map(bytes_of, in_loop))) if alone else 0,
-        counted=on_gpu,
-        watched=watched,
-        stops=stops,
+        costs=None if algorithm.may_stop else costs,
+        piece=min(chunk, _power_of_two(SMALL // max(map(bytes_of, of_a_step)))) if small else 0,
+        stops=algorithm.may_stop,
         wide=rows is None or dimension(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
     )
-    if on_gpu and chip and not watched:
+    if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
-    schedule = record_schedule(steps, records, candidates)
-    picks, chosen = choose_iterates(seeds, schedule.bounds)
+    schedule = recording.record_schedule(steps, records, candidates)
+    picks, chosen = recording.choose_iterates(seeds, schedule.bounds)
     return Execution(
         problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
     )
@@ -372,11 +338,6 @@ def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[
             raise
         return start(partial(prepared, chip=False), x)
     return execution, batches
-
-
-def _piece(chunk: int, largest: int) -> int:
-    """Steps whose arrays are all small, if the largest of one step has so many bytes; 0 if that is too large."""
-    return 0 if largest > SMALL else min(chunk, _power_of_two(SMALL // largest))
 
 
 def _power_of_two(steps: int) -> int:

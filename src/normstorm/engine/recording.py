@@ -5,8 +5,6 @@ Steps are measured a chunk at a time, from what the loop wrote down of them: les
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -15,6 +13,7 @@ import numpy as np
 
 from normstorm._shared.summation import kahan
 from normstorm.algorithms.geometries import norm
+from normstorm.problems.check import knows
 from normstorm.random import seed_words, threefry
 
 Tree = Any
@@ -27,14 +26,6 @@ class RecordSchedule(NamedTuple):
 
     record_steps: Any
     bounds: Any
-
-    def padded(self, records: int, candidates: int) -> RecordSchedule:
-        """Arrays whose sizes are the same for every T, ended by steps that never come."""
-
-        def fill(steps: np.ndarray, size: int) -> np.ndarray:
-            return np.concatenate([steps, np.full(size - steps.size, NEVER)]).astype(np.int32)
-
-        return RecordSchedule(fill(self.record_steps, records + 1), fill(self.bounds, candidates + 2))
 
 
 def record_schedule(steps: int, records: int, candidates: int) -> RecordSchedule:
@@ -65,29 +56,16 @@ def choose_iterates(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, n
 
 
 class RunningStats(NamedTuple):
-    """Over all steps so far, one entry per seed.
+    """Over all steps so far, one entry per seed."""
 
-    total, lost     sum of ||grad F(x_t)||, and what rounding has taken from it (Kahan)
-    sizes, shed     the same of ||m_t||
-    spent, dropped  the same of ||grad F(x_t)|| times the sample gradients that step t asked
-    least           the smallest of them
-    cost, carry     sample gradients, in two words
-    diverged, halt  the step of the first non-finite number (0: none), and x at that step
-    best, best_step, best_x    the smallest ||m_t||, when, and x_t
-    """
-
-    total: jax.Array
-    lost: jax.Array
-    sizes: jax.Array
-    shed: jax.Array
-    spent: jax.Array
-    dropped: jax.Array
-    least: jax.Array
-    cost: jax.Array
+    sums: jax.Array  # (seeds, 3), of ||grad F(x_t)||, ||m_t||, and ||grad F(x_t)|| times what step t asked
+    lost: jax.Array  # what rounding has taken from them (Kahan)
+    least: jax.Array  # the smallest ||grad F(x_t)||
+    cost: jax.Array  # sample gradients, in two words
     carry: jax.Array
-    diverged: jax.Array
-    halt: Tree
-    best: jax.Array
+    diverged: jax.Array  # the step of the first non-finite number; 0: none
+    halt: Tree  # and x at that step
+    best: jax.Array  # the smallest ||m_t||, when, and x_t
     best_step: jax.Array
     best_x: Tree
 
@@ -96,8 +74,8 @@ class Records(NamedTuple):
     """Rows written at recorded steps, and one more: (records + 1, seeds)."""
 
     grad_norm: jax.Array
-    mean: jax.Array
-    mean_by_cost: jax.Array
+    running_mean: jax.Array
+    running_mean_by_cost: jax.Array
     value: jax.Array
     error: jax.Array
     cost: jax.Array
@@ -112,21 +90,20 @@ class SavedIterates(NamedTuple):
 
 
 class Path(NamedTuple):
-    """What the loop wrote down of a chunk of steps, (steps, seeds, ...): x_t and ||m_t||.
+    """What the loop wrote down of a chunk of steps, (steps, seeds, ...); None is what it did not."""
 
-    m is m_t, if chunks do not end at recorded steps, the only ones that need it;
-    point is what the algorithm hands out at step t, if that is another point than its iterate x_t; grad_norm is
-    ||grad F|| there, if it was asked in the step; cost is what the step asked, if that is not known beforehand;
-    noted is what the step left for the observer.
-    """
+    x: Tree  # x_t
+    m: Tree | None  # m_t, if chunks do not end at recorded steps, the only ones that need it
+    size: jax.Array  # ||m_t||
+    point: Tree | None  # what the algorithm hands out at step t, if that is another point than x_t
+    grad_norm: jax.Array | None  # ||grad F|| there, if it was asked in the step
+    cost: jax.Array | None  # what the step asked, if that is not known beforehand
+    noted: Tree  # what the step left for the observer
+    gradient: Tree | None = None  # grad F, if it was asked of the whole chunk
 
-    x: Tree
-    m: Tree | None
-    size: jax.Array
-    point: Tree | None
-    grad_norm: jax.Array | None
-    cost: jax.Array | None
-    noted: Tree
+    @property
+    def handed(self) -> Tree:
+        return self.x if self.point is None else self.point
 
 
 class Recorder(NamedTuple):
@@ -138,35 +115,14 @@ class Recorder(NamedTuple):
     row: jax.Array
 
 
-class Measured(NamedTuple):
-    """A chunk of `count` steps after step t0, measured: ||m_t|| and ||grad F(x_t)||, (steps, seeds).
-
-    asked    whether the step was taken by a seed that had not diverged;   alive   and did not diverge at it
-    stop     the place of the first non-finite number, or that of the last step
-    """
-
-    t0: Any
-    count: Any
-    point: Tree
-    gradient: Tree | None
-    size: jax.Array
-    grad_norm: jax.Array
-    costs: jax.Array
-    asked: jax.Array
-    alive: jax.Array
-    stop: jax.Array
-
-
-def over_points(function: Any, *trees: Tree) -> Tree:
-    """A function of one point for all points of a chunk, in one call."""
-    steps, seeds = jax.tree.leaves(trees)[0].shape[:2]
-    flat = jax.tree.map(lambda a: a.reshape(steps * seeds, *a.shape[2:]), trees)
-    return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(*flat))
-
-
 def at_step(tree: Tree, place: Any) -> Tree:
     """What stands at one place of a chunk, (steps, ...) -> (...)."""
     return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, place, 0, keepdims=False), tree)
+
+
+def put_row(tables: Tree, rows: Tree, i: Any) -> Tree:
+    """With another row i."""
+    return jax.tree.map(lambda table, row: jax.lax.dynamic_update_index_in_dim(table, row, i, 0), tables, rows)
 
 
 def take_steps(tree: Tree, place: jax.Array) -> Tree:
@@ -176,8 +132,6 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
     """
 
     def take(a: jax.Array) -> jax.Array:
-        if place.size == 1:
-            return a[place[0]]
         if a.shape[0] > SUMMED:
             return a[place, jnp.arange(place.size)]
         here = jnp.arange(a.shape[0])[:, None] == place
@@ -186,143 +140,122 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
     return jax.tree.map(take, tree)
 
 
-def select_any(which: jax.Array, new: Callable[[], Tree], old: Tree) -> Tree:
-    """Seed by seed; on a CPU `new` is not computed for none, a GPU would wait for the answer."""
-    if jax.default_backend() != "cpu":
-        return select(which, new(), old)
-    return jax.lax.cond(jnp.any(which), lambda: select(which, new(), old), lambda: old)
-
-
 def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
     """Seed by seed."""
     return jax.tree.map(lambda n, o: jnp.where(which.reshape(-1, *(1,) * (n.ndim - 1)), n, o), new, old)
 
 
-def measure(problem: Any, config: Any, costs: Any, stats: RunningStats, path: Path, t0: Any, count: Any) -> Measured:
-    """Norms of a chunk, and which of its steps count; `costs` are those of the steps, if they are known beforehand."""
-    point = path.x if path.point is None else path.point
-    size, average = path.size, config.average
-    gradient = over_points(problem.full_grad, point) if average and path.grad_norm is None else None
-    grad_norm: Any = size if not average else path.grad_norm if gradient is None else over_points(norm, gradient)
-    step = jnp.arange(size.shape[0], dtype=jnp.int32)[:, None]
-    finite = jnp.isfinite(size) & jnp.isfinite(grad_norm)
-    last = jnp.asarray(count - 1, jnp.int32)
-    stop = jnp.min(jnp.where(finite | (step > last), last, step), 0)
-    asked = (step <= stop) & (stats.diverged == 0)
-    each: Any = path.cost if costs is None else costs[:, None]
-    asked = asked & (each > 0) if config.stops else asked
-    costs = jnp.where(asked, each, jnp.uint32(0))
-    return Measured(t0, count, point, gradient, size, grad_norm, costs, asked, asked & finite, stop)
+def take_any(which: jax.Array, points: Tree, place: jax.Array, old: Tree) -> Tree:
+    """`take_steps` for some seeds; on a CPU nothing is taken for none, a GPU would wait for the answer."""
+    if jax.default_backend() != "cpu":
+        return select(which, take_steps(points, place), old)
+    return jax.lax.cond(jnp.any(which), lambda: select(which, take_steps(points, place), old), lambda: old)
 
 
-class Sums(NamedTuple):
-    """Of ||grad F||, of ||m_t||, of ||grad F|| times the cost of its step, and of costs."""
+def with_norms(problem: Any, config: Any, cost: Any, path: Path) -> Path:
+    """With norms of gradients and costs, if they were not written down; `cost` is that of each step of the chunk."""
+    if cost is not None:
+        path = path._replace(cost=jnp.full((config.chunk, 1), cost))
+    if config.average and path.grad_norm is None:
+        gradient = _over_points(problem.full_grad, path.handed)
+        return path._replace(gradient=gradient, grad_norm=_over_points(norm, gradient))
+    return path if config.average else path._replace(grad_norm=path.size)
 
-    gradients: jax.Array
-    sizes: jax.Array
-    spent: jax.Array
-    costs: jax.Array
+
+def _over_points(function: Any, points: Tree) -> Tree:
+    """A function of one point for all points of a chunk, in one call."""
+    steps, seeds = jax.tree.leaves(points)[0].shape[:2]
+    flat = jax.tree.map(lambda a: a.reshape(steps * seeds, *a.shape[2:]), points)
+    return jax.tree.map(lambda a: a.reshape(steps, seeds, *a.shape[1:]), jax.vmap(function)(flat))
 
 
-def _sums(seen: Measured, upto: Any = None) -> Sums:
-    """Over the chunk, or over its steps up to one of them."""
-    here = True if upto is None else jnp.arange(seen.size.shape[0])[:, None] <= upto
-    weighted = seen.costs.astype(seen.grad_norm.dtype) * seen.grad_norm
-    gradients, sizes, spent = (
-        jnp.sum(jnp.where(seen.alive & here, part, 0), 0) for part in (seen.grad_norm, seen.size, weighted)
+def updated(stats: RunningStats, path: Any, t0: Any, start: Any, end: Any, stops: bool) -> tuple[RunningStats, Any]:
+    """The statistics after steps start + 1 .. end of a chunk after t0, and which seeds took the last of them.
+
+    Sums, and smallest norms, are one operation each: what is compiled here is a good part of a first call.
+    """
+    t = t0 + 1 + jnp.arange(path.size.shape[0], dtype=jnp.int32)[:, None]
+    here, finite = (start < t) & (t <= end), jnp.isfinite(path.size) & jnp.isfinite(path.grad_norm)
+    bad, sound = jnp.min(jnp.where(here & ~finite, t, NEVER), 0), stats.diverged == 0  # the first non-finite number
+    last, fell = jnp.minimum(bad, end), sound & (bad <= end)
+    asked = here & (t <= last) & sound
+    asked = asked & (path.cost > 0) if stops else asked
+    alive, cost = asked & (t < bad), jnp.where(asked, path.cost, jnp.uint32(0))
+    terms = jnp.stack([path.grad_norm, path.size, path.grad_norm * cost.astype(path.size.dtype)], -1)
+    sums, lost = kahan(stats.sums, stats.lost, jnp.sum(jnp.where(alive[..., None], terms, 0), 0))
+    infinite = jnp.asarray(jnp.inf, terms.dtype)
+    least = jnp.min(jnp.where(alive[..., None], terms[..., :2], infinite), 0)
+    best_step = jnp.min(jnp.where(alive & (path.size == least[:, 1]), t, last), 0)
+    better, count = least[:, 1] < stats.best, stats.cost + jnp.sum(cost, 0, dtype=jnp.uint32)
+    after = RunningStats(
+        sums,
+        lost,
+        least=jnp.minimum(stats.least, least[:, 0]),
+        cost=count,
+        carry=stats.carry + (count < stats.cost).astype(jnp.uint32),
+        diverged=jnp.where(fell, last, stats.diverged),
+        halt=take_any(fell, path.handed, last - 1 - t0, stats.halt),
+        best=jnp.where(better, least[:, 1], stats.best),
+        best_step=jnp.where(better, best_step, stats.best_step),
+        best_x=take_any(better, path.handed, best_step - 1 - t0, stats.best_x),
     )
-    return Sums(gradients, sizes, spent, jnp.sum(jnp.where(here, seen.costs, 0), 0, dtype=jnp.uint32))
+    return after, alive[end - 1 - t0]
 
 
-def _added(stats: RunningStats, sums: Sums) -> RunningStats:
-    total, lost = kahan(stats.total, stats.lost, sums.gradients)
-    sizes, shed = kahan(stats.sizes, stats.shed, sums.sizes)
-    spent, dropped = kahan(stats.spent, stats.dropped, sums.spent)
-    cost = stats.cost + sums.costs
-    carry = stats.carry + (cost < stats.cost).astype(jnp.uint32)
-    return stats._replace(
-        total=total, lost=lost, sizes=sizes, shed=shed, spent=spent, dropped=dropped, cost=cost, carry=carry
-    )
-
-
-def updated(stats: RunningStats, seen: Measured) -> RunningStats:
-    """The statistics after the chunk."""
-    infinite = jnp.asarray(jnp.inf, seen.size.dtype)
-    least = jnp.min(jnp.where(seen.alive, seen.grad_norm, infinite), 0)
-    sizes = jnp.where(seen.alive, seen.size, infinite)
-    smallest = jnp.min(sizes, 0)
-    step = jnp.arange(sizes.shape[0], dtype=jnp.int32)[:, None]
-    place = jnp.min(jnp.where(sizes == smallest, step, seen.stop), 0)
-    better = smallest < stats.best
-    fell = jnp.any(seen.asked & ~seen.alive, 0)
-    added = _added(stats, _sums(seen))
-    return added._replace(
-        least=jnp.minimum(stats.least, least),
-        diverged=jnp.where(fell, seen.t0 + 1 + seen.stop, stats.diverged),
-        halt=select_any(fell, lambda: take_steps(seen.point, seen.stop), stats.halt),
-        best=jnp.where(better, smallest, stats.best),
-        best_step=jnp.where(better, seen.t0 + 1 + place, stats.best_step),
-        best_x=select_any(better, lambda: take_steps(seen.point, place), stats.best_x),
-    )
-
-
-def recorded(
-    problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path, gradient: Tree | None = None
-) -> tuple[jax.Array, ...]:
-    """The row of step t, with the statistics after it; `path` is that step's, and `gradient` grad F at its point."""
-    point = path.x if path.point is None else path.point
+def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path) -> Records:
+    """The row of step t, with the statistics after it; `path` is that step's."""
+    point = path.handed
     value = grad_norm = error = mean = by_cost = jnp.full_like(now.best, jnp.nan)
-    if config.valued:
+    if knows(problem, "value"):
         value = jax.vmap(problem.value)(point)
-    if config.exact:
-        at_point = jax.vmap(problem.full_grad)(point) if gradient is None else gradient
+    if knows(problem, "full_grad"):
+        at_point = jax.vmap(problem.full_grad)(point) if path.gradient is None else path.gradient
         at_iterate = at_point if path.point is None else jax.vmap(problem.full_grad)(path.x)
         grad_norm = jax.vmap(norm)(at_point)
         error = jax.vmap(norm)(jax.tree.map(jnp.subtract, path.m, at_iterate))
     if config.average:
         asked = now.cost.astype(mean.dtype) + now.carry.astype(mean.dtype) * 2.0**32
-        mean, by_cost = (now.total - now.lost) / t, (now.spent - now.dropped) / asked
+        sums = now.sums - now.lost
+        mean, by_cost = sums[:, 0] / t, sums[:, 2] / asked
     known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, by_cost, value, error))
-    return *(v.astype(now.best.dtype) for v in known), now.cost, now.carry
+    row: list[Any] = [*(v.astype(now.best.dtype) for v in known), now.cost, now.carry]
+    return Records(*row)
 
 
 def record(
-    problem: Any, config: Any, steps: jax.Array, recorder: Recorder, seen: Measured, path: Path, m: Tree
-) -> tuple[Records, jax.Array]:
-    """Write a row for every recorded step of the chunk; m is that of its last step."""
-    before = recorder.stats
+    problem: Any, config: Any, schedule: RecordSchedule, kept: Recorder, path: Path, m: Tree, t0: Any, end: Any
+) -> Recorder:
+    """What is kept after the steps of a chunk up to `end`, from recorded step to recorded step; m is the last m_t."""
 
-    def write(carry: tuple[Records, jax.Array]) -> tuple[Records, jax.Array]:
-        records, row = carry
-        place = steps[row] - 1 - seen.t0
-        now, here = _added(before, _sums(seen, place)), at_step(path, place)
-        here = here._replace(m=m) if here.m is None else here
-        gradient = None if seen.gradient is None else at_step(seen.gradient, place)
-        rows = recorded(problem, config, steps[row], now, seen.alive[place], here, gradient)
-        put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
-        return Records(*(put(table, entry) for table, entry in zip(records, rows, strict=True))), row + 1
+    def part(carry: tuple[Recorder, Any]) -> tuple[Recorder, Any]:
+        kept, start = carry
+        due = schedule.record_steps[kept.row]
+        t = jnp.minimum(due, end)
+        now, alive = updated(kept.stats, path, t0, start, t, config.stops)
 
-    end = seen.t0 + seen.count
-    start = recorder.records, recorder.row
-    written: tuple[Records, jax.Array] = jax.lax.while_loop(lambda carry: steps[carry[1]] <= end, write, start)
-    return written
+        def write() -> Records:
+            here: Path = at_step(path, t - 1 - t0)
+            here = here._replace(m=m) if here.m is None else here
+            written: Records = put_row(kept.records, recorded(problem, config, t, now, alive, here), kept.row)
+            return written
+
+        records = jax.lax.cond(due == t, write, lambda: kept.records)
+        return Recorder(now, records, kept.saved, kept.row + (due == t)), t
+
+    kept, _ = jax.lax.while_loop(lambda carry: carry[1] < end, part, (kept, t0))
+    return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, path.handed, t0, end))
 
 
-def save(bounds: jax.Array, after: RunningStats, saved: SavedIterates, seen: Measured) -> SavedIterates:
+def save(bounds: Any, after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any) -> SavedIterates:
     """Keep the iterates that are to be taken in this chunk."""
-    end = seen.t0 + seen.count
-
-    def stratum(t: Any) -> Any:
-        return jnp.sum(bounds < t, dtype=jnp.int32) - 1
 
     def take(row: Any, x: Tree) -> Tree:
         step = saved.step[row]
-        point = take_steps(seen.point, jnp.clip(step - 1 - seen.t0, 0, seen.stop))
         halted = (after.diverged > 0) & (after.diverged < step)
-        point = select(halted, after.halt, point)
-        due = (seen.t0 < step) & (step <= end)
+        point = select(halted, after.halt, take_steps(points, step - 1 - t0))
+        due = (t0 < step) & (step <= end)
         return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
 
-    some = jnp.any((seen.t0 < saved.step) & (saved.step <= end))
-    low = stratum(seen.t0 + 1)
-    return saved._replace(x=jax.lax.fori_loop(low, jnp.where(some, stratum(end) + 1, low), take, saved.x))
+    some = jnp.any((t0 < saved.step) & (saved.step <= end))
+    low, high = (jnp.sum(bounds < t, dtype=jnp.int32) for t in (t0 + 1, end))  # strata, counted from 1
+    return saved._replace(x=jax.lax.fori_loop(low - 1, jnp.where(some, high, low - 1), take, saved.x))

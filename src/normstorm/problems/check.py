@@ -87,7 +87,7 @@ def _check_forms(who: str, problem: Any, x: Tree) -> None:
         if (words := misfit(problem, x)) is None:
             raise
         raise ValueError(f"{who}: x0 must {words}") from error
-    if _has(problem, "full_grad") and not _proven(problem):
+    if knows(problem, "full_grad") and not _proven(problem):
         _mean(who, problem, x, _numbers(first.jaxpr))
 
 
@@ -197,7 +197,7 @@ def _forms(who: str, problem: Any, x: Tree, found: _Traced, n: int = 1) -> None:
     if words := _unfit(found.samples, n):
         raise ValueError(f"{who}: problem.sample must return {words}")
     wanted, got = _form(x), {"grad": found.gradient}
-    if n == 1 and _has(problem, "full_grad"):
+    if n == 1 and knows(problem, "full_grad"):
         got["full_grad"] = jax.eval_shape(problem.full_grad, x)
     for name, gradient in got.items():
         if _form(gradient) != wanted:
@@ -213,7 +213,7 @@ def _more_forms(who: str, problem: Any, x: Tree) -> None:
         found = None
     if found is not None:
         _forms(who, problem, x, found, 2)
-    if _has(problem, "value") and (got := _form(jax.eval_shape(problem.value, x))) not in ("float32[]", "float64[]"):
+    if knows(problem, "value") and (got := _form(jax.eval_shape(problem.value, x))) not in ("float32[]", "float64[]"):
         raise ValueError(f"{who}: problem.value must return one floating-point number; got {got}")
 
 
@@ -235,7 +235,7 @@ def _form(tree: Tree) -> str:
     return names[0] if structure == alone else str(jax.tree.unflatten(structure, names))
 
 
-def _has(problem: Any, name: str) -> bool:
+def knows(problem: Any, name: str) -> bool:
     """Whether a run asks the problem for this exact number."""
     return getattr(problem, "is_exact", True) and getattr(problem, name, None) is not None
 

@@ -25,13 +25,34 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.lax import bitcast_convert_type
+from numpy.polynomial import Chebyshev, Polynomial
 
 from normstorm._shared.jax_internals import apart, custom_vmap, define_prng_impl
 
-from .elementary import DEGREES, cosine, minus_log, sine_ratio, small_whole
-
 ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 U32 = np.uint32
+
+
+def series(coefficients: Sequence[float], x: jax.Array) -> jax.Array:
+    """Horner's rule, lowest power first."""
+    total = jnp.full_like(x, coefficients[-1])
+    for c in coefficients[-2::-1]:
+        total = total * x + c
+    return total
+
+
+def fitted(function: Callable[[np.ndarray], np.ndarray], low: float, high: float, degree: int) -> list[float]:
+    """Coefficients of the polynomial that meets `function` in Chebyshev's points, lowest power first."""
+    return [float(c) for c in Chebyshev.interpolate(function, degree, (low, high)).convert(kind=Polynomial).coef]
+
+
+# Logarithm, sine and cosine as polynomials: a library's own are calls, or chains that a compiler does not fuse.
+LOW, MIDDLE = math.sqrt(0.5), 0.75 * math.sqrt(2)  # mantissas lie in [LOW, 2 LOW), an interval around MIDDLE
+DEGREES = {"float64": (14, 7), "float32": (8, 4)}
+LOGARITHM = {t: fitted(lambda v: np.log(MIDDLE + v), LOW - MIDDLE, MIDDLE - LOW, n) for t, (n, _) in DEGREES.items()}
+# sin(pi v / 2) / v and cos(pi v / 2), of w = v^2
+SINE = {t: fitted(lambda w: math.pi / 2 * np.sinc(np.sqrt(w) / 2), 0, 1, n) for t, (_, n) in DEGREES.items()}
+COSINE = {t: fitted(lambda w: np.cos(math.pi / 2 * np.sqrt(w)), 0, 1, n) for t, (_, n) in DEGREES.items()}
 
 
 def threefry(key: tuple[Any, Any], counter: tuple[Any, Any]) -> tuple[jax.Array, jax.Array]:
@@ -217,8 +238,8 @@ def _pair(radius: jax.Array, angle: jax.Array) -> tuple[jax.Array, jax.Array]:
     else:
         v = bitcast_convert_type((angle | U32(1)) ^ U32(2**31), jnp.int32).astype(dtype) * 2.0**-31
         sign = bitcast_convert_type(angle << U32(31), jnp.int32)
-    sine = radius * v * sine_ratio(v * v)
-    across = bitcast_convert_type(radius * cosine(v * v), sign.dtype)
+    sine = radius * v * series(SINE[dtype], v * v)
+    across = bitcast_convert_type(radius * series(COSINE[dtype], v * v), sign.dtype)
     return sine, bitcast_convert_type(across ^ sign, radius.dtype)
 
 
@@ -241,3 +262,26 @@ def _below_one(a: jax.Array, b: jax.Array, dtype: str) -> jax.Array:
 
 def _pack(high: jax.Array, low: jax.Array) -> jax.Array:
     return (high.astype(jnp.uint64) << np.uint64(32)) | low.astype(jnp.uint64)
+
+
+def minus_log(u: jax.Array) -> jax.Array:
+    """-log u for 0 < u < 2: u = 2^e m with m in [sqrt(1/2), sqrt 2), and a polynomial for log m.
+
+    Nothing here is slow and used twice, so the compiler keeps it in one loop with the bits that it comes from.
+    """
+    double = u.dtype == jnp.float64
+    word: Any = np.uint64 if double else np.uint32
+    bits, bias = (52, 1023) if double else (23, 127)
+    root = np.array(LOW, u.dtype).view(word)
+    shifted = bitcast_convert_type(u, word) + (np.array(1, u.dtype).view(word) - root)
+    exponent = small_whole(shifted >> word(bits)) - bias
+    m = bitcast_convert_type((shifted & word(2**bits - 1)) + root, u.dtype)
+    minus: jax.Array = -(exponent * math.log(2) + series(LOGARITHM[str(u.dtype)], m - MIDDLE))
+    return minus
+
+
+def small_whole(n: jax.Array) -> jax.Array:
+    """A small unsigned integer as a floating-point number of its width, by writing it below a large power of two."""
+    if n.dtype == jnp.uint64:
+        return bitcast_convert_type(n | np.uint64(0x4330000000000000), jnp.float64) - 2.0**52
+    return bitcast_convert_type(n | np.uint32(0x4B000000), jnp.float32) - 2.0**23

@@ -39,11 +39,11 @@ from normstorm.algorithms.geometries import norm
 from normstorm.algorithms.kalman import kalman_storm
 from normstorm.engine.results import Trace
 from normstorm.engine.run import LONGEST
-from normstorm.engine.stages import Stages
 from normstorm.problems.protocol import Problem
 
 from .certify import PointCertificate, best_bound, certify, race_test
 from .fresh import is_finite, signed_seed, whole_size
+from .stages import Stages
 from .value import is_above
 
 Tree = Any

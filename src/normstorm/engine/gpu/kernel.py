@@ -27,7 +27,7 @@ from normstorm.algorithms.geometries import norm
 
 from .. import loop
 from ..loop import Batch, ExecutionConfig
-from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, recorded
+from ..recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates, put_row, recorded
 from .unroll import Parts, Stored, UnrollError, apply, filled
 
 Tree = Any
@@ -42,12 +42,8 @@ class Lanes(NamedTuple):
     """What the kernel carries from step to step, seeds on the last axis; see `RunningStats` for all but the state."""
 
     state: State
-    total: Any
+    sums: Any
     lost: Any
-    sizes: Any
-    shed: Any
-    spent: Any
-    dropped: Any
     least: Any
     cost: Any
     diverged: Any
@@ -85,7 +81,7 @@ def configured(
     drawn = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(samples))
     cheap = 2**31 // max(config.costs) if config.costs else LONGEST_CHUNK  # costs are added in 32-bit words
     steps = max(1, min(LONGEST_CHUNK, ROOM // (width * max(1, drawn)), cheap))
-    return config._replace(width=width, chunk=1 << int(math.log2(steps)), counted=False, cut=False, on_chip=True)
+    return config._replace(width=width, chunk=1 << int(math.log2(steps)), cut=False, on_chip=True)
 
 
 def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree) -> bool:
@@ -153,8 +149,7 @@ def advance(
                 state, lanes.cost
             )
             written = recorded(problem, config, t, now, now.diverged == 0, path)
-            put = partial(jax.lax.dynamic_update_index_in_dim, axis=0, index=row)
-            records = Records(*map(put, records, written))
+            records = put_row(records, written, row)
             after = until(row + 1, end)
             moved, carries, kept = go(samples, saved.step, lanes, carries, kept, t0, t, after)
             return moved, carries, kept, records, row + 1, after
@@ -170,7 +165,7 @@ def advance(
     # The last row of what is kept is where a seed diverged.
     kept = jax.tree.map(lambda x, halt: _seeds_last(jnp.concatenate([x, halt[None]]), 1), saved.x, stats.halt)
     lanes = Lanes(
-        *jax.tree.map(_seeds_last, (batch.state, *stats[:7], stats.cost)),
+        *jax.tree.map(_seeds_last, (batch.state, *stats[:4])),
         *jax.tree.map(_seeds_last, (stats.diverged, stats.best, stats.best_step, stats.best_x)),
     )
     start = lanes, stats.carry, kept, batch.recorder.records, batch.recorder.row, batch.t
@@ -196,8 +191,9 @@ def _seeds_first(leaf: jax.Array) -> jax.Array:
 
 def _stats(lanes: Lanes, carries: jax.Array, halt: Tree) -> RunningStats:
     """The statistics in their usual form."""
-    best_x = jax.tree.map(_seeds_first, lanes.best_x)
-    return RunningStats(*lanes[1:9], carries, lanes.diverged, halt, lanes.best, lanes.best_step, best_x)
+    sums, lost, best_x = jax.tree.map(_seeds_first, (lanes.sums, lanes.lost, lanes.best_x))
+    counts = lanes.least, lanes.cost, carries, lanes.diverged
+    return RunningStats(sums, lost, *counts, halt, lanes.best, lanes.best_step, best_x)
 
 
 def _steps(
@@ -292,22 +288,17 @@ def _kernel(
 
 def _accounted(before: Lanes, taken: Taken, now: Any) -> tuple[Lanes, Any]:
     """The step's statistics, as `recording.updated` has them, and where it is the first with a number not finite."""
-    total, lost, sizes, shed, spent, dropped, least, cost, diverged, best, best_step = (p[()] for p in before[1:12])
+    least, cost, diverged, best, best_step = (p[()] for p in before[3:8])
     size, g = (part[()].astype(best.dtype) for part in (taken.size, taken.grad_norm))
     was, finite = diverged == 0, jnp.isfinite(size) & jnp.isfinite(g)
     alive = was & finite
-    total, lost = kahan(total, lost, jnp.where(alive, g, 0))
-    sizes, shed = kahan(sizes, shed, jnp.where(alive, size, 0))
-    spent, dropped = kahan(spent, dropped, jnp.where(alive, taken.cost[()].astype(g.dtype) * g, 0))
+    terms = [jnp.where(alive, term, 0) for term in (g, size, taken.cost[()].astype(g.dtype) * g)]
+    sums, lost = zip(*map(kahan, before.sums, before.lost, terms), strict=True)
     better = alive & (size < best)
     moved = Lanes(
         taken.state,
-        total=_one(total),
-        lost=_one(lost),
-        sizes=_one(sizes),
-        shed=_one(shed),
-        spent=_one(spent),
-        dropped=_one(dropped),
+        sums=filled((3,), lambda i: sums[i[0]]),
+        lost=filled((3,), lambda i: lost[i[0]]),
         least=_one(jnp.where(alive & (g < least), g, least)),
         cost=_one(cost + jnp.where(was, taken.cost[()], jnp.uint32(0))),
         diverged=_one(jnp.where(was & ~finite, now, diverged)),
