@@ -415,6 +415,7 @@ def test_fingerprints_of_objects_with_their_own_methods() -> None:
         ({"seeds": 0}, "seeds must be an integer in"),
         ({"seeds": [1, 1]}, "seeds must be different integers"),
         ({"samples": 1}, "samples must be an integer in"),
+        ({"rho": 2.0}, "^minimize: rho must be left out unless method is 'race'; got rho=2.0"),
         ({"seeds": None}, "seeds must be an integer in"),
         ({"seeds": 1.5}, "seeds must be an integer in"),
         ({"plan": 3}, "^minimize: plan must be a Plan, as normstorm.plan returns it, or None; got plan=3"),

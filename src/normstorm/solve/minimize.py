@@ -129,6 +129,8 @@ def minimize(
     validate.has_methods("minimize", "problem", problem, ("constants",))
     if algorithm is not None:
         raise ValueError(f"minimize: algorithm must be None unless method is 'race'; got algorithm={algorithm!r}")
+    if rho != 1.0:
+        raise ValueError(f"minimize: rho must be left out unless method is 'race'; got rho={rho!r}")
     x1 = problem.start() if x0 is None else x0
     found = _planned(problem, x0, target, budget, plan, confidence)
     level = _level(found, confidence)
