@@ -20,7 +20,7 @@ import numpy as np
 
 from normstorm import Constants, minimize
 from normstorm.algorithms import normalized_storm
-from normstorm.cli.main import process
+from normstorm.cli.process import process
 from normstorm.engine import run
 from normstorm.problems import from_loss
 
