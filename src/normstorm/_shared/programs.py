@@ -18,18 +18,15 @@ _traced: dict[Any, str] = {}  # what programs know a problem by: the content of 
 
 def forget_stale(problem: Any) -> None:
     """All programs go, if the code of this problem has other content than when it was last seen."""
-    leaf = jax.tree_util.all_leaves([problem])
-    key = (type(problem), id(problem)) if leaf else jax.tree.structure(problem)
-    content = content_hash(type(problem), _fixed_parts(problem, leaf))
+    known = not jax.tree_util.all_leaves([problem])
+    key = jax.tree.structure(problem) if known else type(problem)
+    content = content_hash(type(problem), _fixed_parts(problem) if known else [])
     if _traced.setdefault(key, content) != content:
         _traced[key] = content
         jax.clear_caches()  # type: ignore[no-untyped-call]
 
 
-def _fixed_parts(problem: Any, leaf: bool) -> list[Any]:
-    """What is part of a program, and not one of its arguments."""
-    if leaf:
-        return [problem]
-    if not is_dataclass(problem):
-        return []
-    return [getattr(problem, field.name) for field in fields(problem) if field.metadata.get("static")]
+def _fixed_parts(problem: Any) -> list[Any]:
+    """What is part of a program, and not one of its arguments; `Fixed` sees to objects that JAX does not know."""
+    parts = fields(problem) if is_dataclass(problem) else ()
+    return [getattr(problem, part.name) for part in parts if part.metadata.get("static")]

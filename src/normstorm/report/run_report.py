@@ -55,7 +55,7 @@ class RunReport:
     @property
     def answered(self) -> bool:
         """Whether there is a certificate, at the target if there is one to reach, and nothing contradicts it."""
-        along = self.result.stop == "plan" or self.reached
+        along = self.result.race is not None or self.result.stop == "plan" or self.reached
         return along and self.result.certificate.certified and not self.result.void
 
     @property
