@@ -5,10 +5,12 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from normstorm import Constants, __version__, plan
+from normstorm.cli import process
 
 CONSTANTS = {"L0": 1, "L1": 0, "sigma0": 1, "sigma1": 0, "gap": 1, "grad-norm": 1}
 FLAGS = [word for name, value in CONSTANTS.items() for word in (f"--{name}", str(value))]
@@ -267,3 +269,13 @@ def test_an_interruption_that_nobody_hears_ends_the_process(body: str, written: 
     found = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=50)
     assert (found.returncode, found.stderr) == (130, "normstorm run: interrupted; left\n")
     assert found.stdout == written
+
+
+def test_an_interruption_raises_nothing_while_jax_is_imported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An exception inside the import of its libraries ends the process; the thread answers in its place."""
+    loading = SimpleNamespace(__spec__=SimpleNamespace(_initializing=True))
+    monkeypatch.setitem(sys.modules, "jax", loading)
+    process._unless_loading(2, None)
+    loading.__spec__._initializing = False
+    with pytest.raises(KeyboardInterrupt):
+        process._unless_loading(2, None)

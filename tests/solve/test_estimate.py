@@ -13,10 +13,13 @@ import pytest
 
 from normstorm import Constants
 from normstorm.problems import from_loss, get
-from normstorm.solve import estimate
+from normstorm.solve import estimate, value
 from normstorm.solve.estimate import SENSES, WORDS, estimate_constants
+from normstorm.solve.held import Held
 from normstorm.solve.looks import Look
+from normstorm.solve.value import Value, is_above
 from normstorm.solve.watch import ALARM, check_constants, check_run, compared
+from normstorm.theory.sequential_test import SampleRange
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -221,3 +224,28 @@ def test_the_command(run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
     assert (code, out) == (2, "") and err.startswith("normstorm estimate: problem must be path/to/file.py:name or one")
     code, out, err = run("estimate", "quadratic", "--budget", 3)
     assert (code, out) == (2, "") and err.startswith("normstorm estimate: budget must be an integer in [100, ")
+
+
+def test_two_samples_may_not_be_farther_apart_than_the_noise_allows() -> None:
+    rows = np.array([[1.0], [-1.0]] * 64)  # within the margin of their mean for sigma0 = .8; but 2 > 2 * .8
+    for noise, beyond in (
+        (SampleRange(0.8, 0.0), 64),
+        (SampleRange(math.inf, 0.0, 0.99), 64),
+        (SampleRange(1.0, 0.0), 0),
+    ):
+        held = Held(noise)
+        for block in (rows[:32], rows[32:]):
+            held(block)
+        assert held.beyond == beyond
+
+
+@pytest.mark.parametrize(
+    ("here", "there", "above"),
+    [(2.0, 1.0, True), (1.0, 2.0, False), (math.inf, 1e45, True), (math.nan, 1.0, True), (1.0, math.inf, False)],
+)
+def test_a_point_where_f_is_not_finite_is_above_the_start(
+    monkeypatch: pytest.MonkeyPatch, here: float, there: float, above: bool
+) -> None:
+    monkeypatch.setattr(value, "value_at", lambda problem, x: Value(x, 0.0, "formula"))
+    assert is_above(None, here, there) is above
+    assert not is_above(None, math.nan, math.nan)

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from types import FrameType
 from typing import Any
 
 from normstorm._shared import files
@@ -50,6 +51,7 @@ def watch() -> None:
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
         return
     sys.unraisablehook = _unheard
+    signal.signal(signal.SIGINT, _unless_loading)
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told, warn_on_full_buffer=False)
@@ -60,6 +62,12 @@ def _unheard(lost: Any) -> None:
     """An interruption that came up inside a callback is answered by the thread; Python's words about it help nobody."""
     if lost.exc_type is not KeyboardInterrupt:
         sys.__unraisablehook__(lost)
+
+
+def _unless_loading(number: int, frame: FrameType | None) -> None:
+    """Python's own answer, but not inside of the import of JAX, whose libraries end the process at an exception."""
+    if not getattr(getattr(sys.modules.get("jax"), "__spec__", None), "_initializing", False):
+        signal.default_int_handler(number, frame)
 
 
 def on_interruption(sentence: Callable[[], str]) -> None:

@@ -33,6 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared.jax_internals import unused
+from normstorm._shared.programs import forget_stale
 from normstorm._shared.pytrees import dimension, misfit
 from normstorm.random import THREEFRY
 
@@ -61,6 +62,7 @@ def check_problem(who: str, problem: Any, x: Tree) -> None:
     An object that has passed is not looked at again; of another one of its class that differs in numbers alone only
     the numbers are.
     """
+    forget_stale(problem)
     known, alike = (id(problem), _form(x)), _alike(problem, x)
     if _fine.get(known) is problem:
         return

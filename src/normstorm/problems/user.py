@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.programs import forget_stale
 from normstorm._shared.validate import number
 from normstorm.theory.constants import Constants
 
@@ -195,6 +196,7 @@ def as_problem(who: str, problem: Any, data: Any = None, x0: Any = None) -> tupl
     if not isinstance(problem, type) and all(callable(getattr(problem, part, None)) for part in ("sample", "grad")):
         if data is not None and x0 is not None:
             raise ValueError(f"{who}: data must be left out for a problem, which has its own; got data and x0")
+        forget_stale(problem)
         return problem, data if x0 is None else x0
     if isinstance(problem, type) or not callable(problem):
         kind = f"the class {problem.__name__}" if isinstance(problem, type) else f"a {type(problem).__name__}"
@@ -203,7 +205,9 @@ def as_problem(who: str, problem: Any, data: Any = None, x0: Any = None) -> tupl
         missing = [name for name, value in (("data", data), ("x0", x0)) if value is None]
         raise ValueError(f"{who}: a loss must come with data and x0; got no {' and no '.join(missing)}")
     name = getattr(problem, "__name__", "my-problem")
-    return _made(who, "x0", problem, data, x0, name=name if name.isidentifier() else "my-problem"), None
+    made = _made(who, "x0", problem, data, x0, name=name if name.isidentifier() else "my-problem")
+    forget_stale(made)
+    return made, None
 
 
 def _first(rows: Any) -> Any:

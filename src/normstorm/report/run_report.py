@@ -49,12 +49,20 @@ class RunReport:
         plan = self.result.planned
         if self.result.stop == "plan":
             return plan.guarantee
-        return f"The plan for this target asks {plan.sample_gradients:,} sample gradients, and was not run."
+        missed = "" if self.reached else "; the run ended at that cost without reaching the target"
+        return f"The plan for this target asks {plan.sample_gradients:,} sample gradients, and was not run{missed}."
 
     @property
     def answered(self) -> bool:
-        """Whether there is a certificate, at the target if a race had one, and nothing contradicts what it rests on."""
-        return self.result.certificate.certified and not self.result.void
+        """Whether there is a certificate, at the target if there is one to reach, and nothing contradicts it."""
+        along = self.result.race is not None or self.result.stop == "plan" or self.reached
+        return along and self.result.certificate.certified and not self.result.void
+
+    @property
+    def reached(self) -> bool:
+        """Whether the certificate along the run of the first seed reached the target of the question."""
+        target, along = self.request.target, self.result.trajectory
+        return target is not None and along is not None and along.bound <= target
 
     @property
     def dimension(self) -> int:

@@ -16,6 +16,7 @@ import numpy as np
 
 from normstorm._shared import validate
 from normstorm._shared.jsonable import jsonable
+from normstorm._shared.programs import forget_stale
 from normstorm._shared.pytrees import misfit
 from normstorm.problems.protocol import Problem
 from normstorm.theory.fresh_samples import Sense, expected_samples, groups_for, samples_for, upper_bound
@@ -131,6 +132,7 @@ def certify(
     sense   "almost-sure" uses assumption 4A, "mean-square" only 4B
     exact   a pass over all rows of a finite sum: whenever it takes fewer gradients (None), always or never
     """
+    forget_stale(problem)
     confidence = validate.confidence("certify", confidence)
     seed = validate.whole("certify", "seed", seed, *SEEDS)
     sense = validate.one_of("certify", "sense", sense, ("almost-sure", "mean-square"))  # type: ignore[assignment]
@@ -174,6 +176,7 @@ def certify_first(
     1 - confidence: with probability at least `confidence` all certificates hold, also if a point was chosen by what
     was said of those before it. Put the most promising point first.
     """
+    forget_stale(problem)
     confidence = validate.confidence("certify_first", confidence)
     seed = validate.whole("certify_first", "seed", seed, *SEEDS)
     target = validate.number("certify_first", "target", target, validate.POSITIVE)
@@ -269,6 +272,8 @@ def _of_race(
     found: PointCertificate, estimated: bool, looked: int, confidence: float, target: float | None
 ) -> PointCertificate:
     sense = "estimated" if estimated and found.sense != "exact" else found.sense
+    if sense == "estimated" and found.contradicted:  # the noise is larger than what stands for it
+        found = replace(found, upper_bound=math.inf)
     beyond = 0 if estimated else found.contradicted  # of an estimate it is no claim
     found = replace(found, sense=sense, samples=found.samples + looked, contradicted=beyond)
     return _labelled(found, confidence, target)

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from normstorm._shared import validate
 from normstorm._shared.jsonable import jsonable
+from normstorm._shared.programs import forget_stale
 from normstorm.algorithms.kalman import kalman_storm
 from normstorm.engine.run import run
 from normstorm.problems.base import Certified
@@ -137,6 +138,7 @@ def estimate_constants(
     x0       the starting point; the problem's own if not given
     budget   sample gradients of the run; its beginnings and what is asked at its points come on top
     """
+    forget_stale(problem)
     validate.has_methods(WHO, "problem", problem, ("sample", "grad", "start"))
     budget, seed = validate.whole(WHO, "budget", budget, 100, 10**9), validate.whole(WHO, "seed", seed, 0)
     x = as_point(WHO, problem.start() if x0 is None else x0, problem)

@@ -18,20 +18,25 @@ NO_CLAIM = SampleRange(math.inf, 0.0)
 class Held:
     """Blocks of samples at a point against the noise that is assumed of it: `beyond` are those that contradict it.
 
-    By the inequality of watch.py a sample is within (1 + r) (sigma0 + sigma1 ||g||)/(1 - sigma1 r) of the mean g of its
-    block, up to a probability of ALARM for each block; and where all lie in a ball, within its diameter.
+    By the inequality of watch.py all samples lie in a ball of radius rho = (sigma0 + sigma1 ||g||)/(1 - sigma1 r)
+    around grad F(x), which is within r rho of the mean g of the samples so far, up to a probability of ALARM for each
+    block. So one is within (1 + r) rho of g, and two are within the diameter 2 rho of each other.
     """
 
     def __init__(self, noise: SampleRange) -> None:
-        self.noise, self.beyond = noise, 0
+        self.noise, self.beyond, self.count = noise, 0, 0
+        self.total = self.first = np.zeros(())
 
     def __call__(self, rows: Array) -> None:
-        noise, r = self.noise, math.sqrt(2 * math.log(2 / ALARM) / len(rows))
-        mean = rows.mean(axis=0)
-        allowed = 2 * noise.spread
+        self.first = self.first if self.count else rows[0]
+        self.total, self.count = self.total + rows.sum(axis=0), self.count + len(rows)
+        noise, r = self.noise, math.sqrt(2 * math.log(2 / ALARM) / self.count)
+        mean, rho = self.total / self.count, math.inf
         if noise.sigma1 * r < 1:
             rho = (noise.sigma0 + noise.sigma1 * float(np.linalg.norm(mean))) / (1 - noise.sigma1 * r)
-            allowed = min(allowed, rho * (1 + r))
-        if allowed < math.inf:
-            lengths = float(np.max(np.linalg.norm(rows, axis=1)))
-            self.beyond += int(np.sum(np.linalg.norm(rows - mean, axis=1) > allowed + ROUNDING * lengths))
+        diameter = 2 * min(noise.spread, rho)
+        if diameter < math.inf:
+            slack = ROUNDING * float(np.max(np.linalg.norm(rows, axis=1)))
+            far = np.linalg.norm(rows - mean, axis=1) > min(diameter, (1 + r) * rho) + slack
+            apart = np.linalg.norm(rows - self.first, axis=1) > diameter + 2 * slack
+            self.beyond += int(np.sum(far | apart))

@@ -44,7 +44,7 @@ from .certify import PointCertificate, chosen_certificate, sample_count
 from .fingerprint import fingerprint
 from .precision import assess
 from .progress import Progress
-from .race import race_precision, run_race
+from .race import run_race
 from .result import Result
 from .trajectory import USUAL_STEPS, certificate_of, until_certified, watched
 from .value import value_at
@@ -122,7 +122,7 @@ def minimize(
     if _method(method, plan, stop, choose, samples) == "race":
         target, level = _check_race(target, budget, confidence)
         rho = validate.number("minimize", "rho", rho, validate.POSITIVE)
-        with race_precision(problem, x0):
+        with jax.enable_x64(True):  # a start that is single stays so; what the loss mentions keeps its digits
             x0 = None if x0 is None else as_point("minimize", with_floats(x0), problem)
             return run_race(problem, x0, target, budget, level, seeds, algorithm, rho, progress, checkpoint, width)
     x0 = None if x0 is None else as_point("minimize", with_floats(x0), problem)

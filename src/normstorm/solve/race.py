@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -48,6 +47,7 @@ THE_START = "the start, as the run has left the finite numbers"
 RUN_AWAY = "the start, as F is larger where the run has ended and nothing is certified there"
 ABOVE = ", where F is larger than at the start"
 NOTHING_ALONG = "a race certifies its point, not the way to it"
+MOST = 2**62  # sample gradients: beyond it they cannot be counted in an array
 NOBODY = PointCertificate(np.inf, 1.0, 0, np.nan, "almost-sure", "none")
 
 
@@ -99,14 +99,6 @@ def run_race(
     return replace(result, promise=promised, **seen)
 
 
-def race_precision(problem: Problem, x0: Tree | None) -> AbstractContextManager[Any]:
-    """Double, unless all of the start is single already: then as JAX is set."""
-    with jax.enable_x64(True):
-        leaves = jax.tree.leaves(problem.start() if x0 is None else x0)
-    single = all(getattr(leaf, "dtype", None) == np.float32 for leaf in leaves)
-    return nullcontext() if single else jax.enable_x64(True)
-
-
 def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:
     """Almost sure, or else in mean square; None if the problem has none."""
     for sense in ("almost-sure", "mean-square"):
@@ -147,13 +139,13 @@ def allowance_of(
 ) -> Allowance:
     """What search and tests of a seed may cost; the first step of the search, which costs `first`, is always made."""
     if budget is not None:
-        budget = validate.whole("minimize", "budget", budget, 2 * first + 4)
+        budget = min(validate.whole("minimize", "budget", budget, 2 * first + 4), MOST)
     if target is None:
         assert budget is not None
         tests = rows if rows is not None and rows <= budget // 2 else budget - budget // 2
         return Allowance(None, delta, budget - tests, tests)
     if promise is not None:
-        half = int(rho * promise.cost) // 2
+        half = int(min(rho * promise.cost, MOST)) // 2
         return Allowance(target, delta, max(half, first), half)
     total = budget if budget is not None else max(UNKNOWN, PASSES * (rows or 0), 4 * first)
     return Allowance(target, delta, total - total // 2, total // 2)

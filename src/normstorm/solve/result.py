@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -136,6 +137,8 @@ class Result:
         if beyond := self.certificate.contradicted:
             samples = f"{beyond:,} of the {self.certificate.samples:,} samples at the returned point"
             return f"Nothing that rests on the stated noise is guaranteed: {samples} contradict it."
+        if self.value is not None and not math.isfinite(self.value.value):
+            return f"Nothing is guaranteed of a loss that is not finite: F(x) was {self.value.value} in fresh samples."
         return ""
 
     @property

@@ -61,10 +61,12 @@ def value_at(problem: Problem, x: Tree) -> Value | None:
 
 
 def is_above(problem: Problem, x: Tree, start: Tree) -> bool:
-    """Whether F(x) is larger than F(start), beyond two standard errors where it is sampled, or not a number."""
+    """Whether F(x) is larger than F(start), beyond two standard errors where it is sampled, or not finite alone."""
     here, there = value_at(problem, x), value_at(problem, start)
     if here is None or there is None:
         return False
+    if not (math.isfinite(here.value) and math.isfinite(there.value)):
+        return math.isfinite(there.value)
     doubt = 2 * (here.error + there.error) + 1e-12 * (abs(here.value) + abs(there.value))
     return not here.value - there.value <= doubt
 

@@ -38,6 +38,7 @@ import jax
 import numpy as np
 
 from normstorm._shared.jsonable import jsonable
+from normstorm._shared.programs import forget_stale
 from normstorm.engine.results import Trace
 from normstorm.problems.protocol import Problem
 from normstorm.theory.constants import Constants
@@ -94,6 +95,7 @@ def check_constants(
     problem: Problem, points: Sequence[Tree], constants: Constants, samples: int = USUAL, *, seed: int = 0
 ) -> Contradictions:
     """Fresh samples at each of the points against the constants; a finite sum that is not large is looked at whole."""
+    forget_stale(problem)
     return compared(list(looks(problem, points, samples, seed)), constants)
 
 
