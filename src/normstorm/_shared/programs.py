@@ -13,6 +13,7 @@ import jax
 
 from .hashing import content_hash
 
+MOST = 1024  # problems that are known at a time, so that what they hold does not stay for good
 _traced: dict[Any, str] = {}  # what programs know a problem by: the content of its code when it was last seen
 
 
@@ -21,7 +22,9 @@ def forget_stale(problem: Any) -> None:
     known = not jax.tree_util.all_leaves([problem])
     key = jax.tree.structure(problem) if known else type(problem)
     content = content_hash(type(problem), _fixed_parts(problem) if known else [])
-    if _traced.setdefault(key, content) != content:
+    full = len(_traced) >= MOST and key not in _traced
+    if full or _traced.setdefault(key, content) != content:
+        _traced.clear()
         _traced[key] = content
         jax.clear_caches()  # type: ignore[no-untyped-call]
 
