@@ -98,12 +98,19 @@ def _over_steps_with_weight(
     if not begins:
         return trace.mean_grad_norm
     early = run(problem, from_plan(planned), problem.start(), begins, seeds, candidates=1, records=2, threads=threads)
-    found: np.ndarray = (T * trace.mean_grad_norm - begins * early.mean_grad_norm) / (T - begins)
+    every = trace.mean_grad_norm
+    rest = T * every - begins * np.where(
+        np.isfinite(every), early.mean_grad_norm, 0.0
+    )  # one that diverged stays infinite
+    found: np.ndarray = rest / (T - begins)
     return found
 
 
-def _divisor(averages: np.ndarray) -> np.ndarray:
-    return np.where(averages > 0, averages, np.inf)
+def _over(bounds: np.ndarray, averages: np.ndarray) -> np.ndarray:
+    """Bounds over averages; 0 where there is no average, or an infinite one."""
+    usable = (averages > 0) & np.isfinite(averages)
+    found: np.ndarray = np.where(usable, bounds, 0.0) / np.where(usable, averages, 1.0)
+    return found
 
 
 def observe(
@@ -122,7 +129,7 @@ def observe(
     middle, q99 = (float(np.quantile(means, q, method="higher")) for q in (0.5, 0.99))
     sizes = trace.mean_estimate_norm
     estimates = np.array([planned.observed_bound(m) if np.isfinite(m) else np.inf for m in sizes])
-    ratios = np.minimum(np.minimum(estimates, planned.bound) / _divisor(means), along / _divisor(weighted))
+    ratios = np.minimum(_over(np.minimum(estimates, planned.bound), means), _over(along, weighted))
     return {
         "estimates": float(np.median(estimates)),
         "along": float(np.median(along)),
