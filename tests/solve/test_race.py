@@ -259,6 +259,11 @@ def test_targets_whose_square_is_no_number_are_refused(target: float) -> None:
         minimize(STREAM, target=target, progress=False)
 
 
+def test_a_budget_that_cannot_be_counted_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^minimize: budget must be at most 2\*\*62; got budget=1000000"):
+        minimize(lambda x, a: jnp.sum((x - a) ** 2), np.ones((9, 2)), np.zeros(2), budget=10**30, progress=False)
+
+
 def test_a_certificate_holds_its_own_samples_to_the_noise_that_it_assumes() -> None:
     """Samples of a box with a diagonal of 1.73: a stated sigma0 of .866 is true, of .3 it is not."""
     true = certify(STREAM, own.START, samples=256)

@@ -139,7 +139,9 @@ def allowance_of(
 ) -> Allowance:
     """What search and tests of a seed may cost; the first step of the search, which costs `first`, is always made."""
     if budget is not None:
-        budget = min(validate.whole("minimize", "budget", budget, 2 * first + 4), MOST)
+        budget = validate.whole("minimize", "budget", budget, 2 * first + 4)
+        if budget > MOST:
+            raise ValueError(f"minimize: budget must be at most 2**62; got budget={budget}")
     if target is None:
         assert budget is not None
         tests = rows if rows is not None and rows <= budget // 2 else budget - budget // 2
