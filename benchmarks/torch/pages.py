@@ -253,6 +253,7 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-race-25": race_table,
     "torch-start": start_table,
     "torch-race-120": race_table,
+    "torch-race-120-long": race_table,
     "torch-correction": correction_table,
     "torch-tasks": tasks_table,
     "torch-tasks-fixed": tasks_table,

@@ -133,7 +133,7 @@ class Estimates:
         if group["geometry"] != "adam":
             return
         new: list[tuple[Tensor, Tensor]] = []
-        known: list[tuple[Tensor, Tensor]] = []  # two lists: torch.compile cannot follow a comparison of comparisons
+        known: list[tuple[Tensor, Tensor]] = []
         for p, value in zip(params, values, strict=True):
             (new if self.stage(p) == NONE else known).append((p, value))
         for some, keep in ((new, 0.0), (known, float(group["beta2"]))):

@@ -29,7 +29,7 @@ def available() -> bool:
 
 def serve(fused: bool | None, *lists: Sequence[Tensor]) -> bool:
     """Whether the kernels can take these lists, which go together tensor by tensor."""
-    if fused is False or torch.compiler.is_compiling() or (fused is None and _few(lists[0])):
+    if fused is False or (fused is None and _few(lists[0])):
         return False
     fit = available() and _fit(lists)
     if fused and not fit:
