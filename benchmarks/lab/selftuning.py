@@ -279,8 +279,10 @@ def variant(part: str) -> Algorithm:
     words = {
         "as it is": whole,
         "gain t^(-2/3)": replace(whole, estimator=Falling(filtered.K, filtered.k)),
-        "stays by q alone, not shrunk": stepping(still=0.0, shrink=0.0),
-        "steps not shrunk by V": stepping(shrink=0.0),
+        "moves only if n^2 >= V/4": stepping(worth=math.inf),
+        "sure only of n^2 >= V": stepping(sure=1.0),
+        "half the worth": stepping(worth=1.0),
+        "eight times the worth": stepping(worth=16.0),
         "no heed of agreement": stepping(least=1.0),
         "noise does not move with x": looking(drift=0.0),
         "V unchecked": looking(alarm=math.inf),
@@ -294,7 +296,15 @@ def variant(part: str) -> Algorithm:
 
 
 VARIANTS = (
-    *("as it is", "gain t^(-2/3)", "stays by q alone, not shrunk", "steps not shrunk by V", "no heed of agreement"),
+    *(
+        "as it is",
+        "gain t^(-2/3)",
+        "moves only if n^2 >= V/4",
+        "sure only of n^2 >= V",
+        "half the worth",
+        "eight times the worth",
+        "no heed of agreement",
+    ),
     *("noise does not move with x", "V unchecked", "long memory of curvature", "short memory of curvature"),
     *("steps half as long", "steps twice as long", "6 first samples"),
 )

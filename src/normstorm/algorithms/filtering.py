@@ -304,20 +304,22 @@ def _probe(problem: Any, x: Tree, head: Tree, m: Tree, moves: jax.Array) -> dict
 @pytree
 @dataclass(frozen=True)
 class FilteredSteps:
-    """A step along m of the length min{ part n s/L (1 - q V/(2 n^2)), growth longest }, with n = ||m||.
+    """A step along m of the length min{ part n s/L min{1, w/q}, growth longest }, with n = ||m||, w = min{1, n^2/V}.
 
-    L^2 = bend, s = min{1, max{1/8, agree |along|/L}}: short steps where samples agree on no curvature along m. It has
-    none if n^2 < max{q, still} V, for then m is noise, nor if squares of that size are no numbers any more.
-    q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2. `longest` is the longest
-    step so far or, before the first, a part of the length over which curvature was seen.
+    L^2 = bend, s = min{1, max{1/8, agree |along|/L}}: short steps where samples agree on no curvature along m.
+    q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2. It is taken if n^2 >= V/4,
+    or if it is worth the gradients that it asks: w^2 min{1, w/q} along/L times the measurements so far > worth k/K; but
+    not if squares of that size are no numbers any more. `longest` is the longest step so far or, before the first, a
+    part of the length over which curvature was seen.
     """
 
     part: float = 0.5
     agree: float = 4.0
     least: float = 0.125
-    shrink: float = 0.5
-    still: float = 0.25
+    sure: float = 0.25
+    worth: float = 2.0
     growth: float = 8.0
+    share: float = 1.0  # k/K
 
     def init(self, x: Tree) -> jax.Array:
         return jnp.zeros((), jax.tree.leaves(x)[0].dtype)
@@ -327,12 +329,14 @@ class FilteredSteps:
 
     def step(self, t: Any, m: Tree, grads: GradientSample, longest: jax.Array) -> tuple[Any, Tree]:
         f, n = grads.filter, norm(m)
-        L, limits = jnp.sqrt(f.bend), np.finfo(f.S.dtype)
-        lost = jnp.minimum(_over(0.5 * f.spread, L * jnp.maximum(f.along, 0)), 1)
-        share = jnp.clip(self.agree * _over(jnp.abs(f.along), L), self.least, 1)
-        noise = jnp.minimum(_over(f.V, n * n), 1e9)
-        length = _over(self.part * n, L) * share * jnp.maximum(1 - self.shrink * lost * noise, 0)
+        L, h, limits = jnp.sqrt(f.bend), jnp.maximum(f.along, 0), np.finfo(f.S.dtype)
+        q = jnp.minimum(_over(0.5 * f.spread, L * h), 1)
+        clear = jnp.minimum(_over(n * n, f.V), 1)
+        part = jnp.minimum(_over(clear, q), 1)
+        agreed = jnp.clip(self.agree * _over(jnp.abs(f.along), L), self.least, 1)
+        gained = clear * clear * part * f.seen * h > self.worth * self.share * L
+        moves = ((clear >= self.sure) | gained) & (n * n > limits.tiny / limits.eps)
         longest = jnp.maximum(longest, f.reach)
-        moves = (noise * jnp.maximum(lost, self.still) <= 1) & (n * n > limits.tiny / limits.eps)
-        length = jnp.where(moves, jnp.minimum(length, self.growth * longest), 0)
+        length = jnp.minimum(_over(self.part * n, L) * agreed * part, self.growth * longest)
+        length = jnp.where(moves, length, 0)
         return length / jnp.where(n > 0, n, 1), jnp.maximum(longest, length)

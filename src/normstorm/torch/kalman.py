@@ -2,8 +2,8 @@
 
     first three steps    x stays;  m = mean of their gradients, s2 their sample variance;  V = s2/3, S = 4 s2/3
     a = V/S,             V <- (1 - a) V + l^2 d^2,        m <- m + c + a (g(x) - m - c),   c = g(x) - g(x_prev)
-    d = min{ s <m, u>/(2 L) (1 - q V/(2 ||m||^2)), 8 times the longest step }, and 0 if ||m||^2 < max{q, 1/4} V
-    x <- x - d u
+    d = min{ s <m, u>/(2 L) min{1, w/q}, 8 times the longest step },   w = min{1, ||m||^2/V}
+    x <- x - d u   if w >= 1/4 or w^2 min{1, w/q} N h/L > 2, N the measurements so far
 
 V is the variance of the error of m, S of a measurement around it; L, l, s, q are curvature along steps, its spread, and
 what they say of the length, all observed on the way as in `normstorm.algorithms.kalman_storm`. u has length 1: m/||m||,
@@ -294,15 +294,16 @@ class KalmanStorm(Optimizer):
     def _choose(self) -> None:
         """The length of the next step."""
         f, m = self._filter, self._kept("m")
-        square, L = _dot(m, m), math.sqrt(f["bend"])
-        limits = torch.finfo(m[0].dtype)
-        lost = min(_over(0.5 * f["spread"], math.sqrt(f["flat"]) * max(f["along"], 0.0)), 1)
+        square, L, flat = _dot(m, m), math.sqrt(f["bend"]), math.sqrt(f["flat"])
+        limits, along = torch.finfo(m[0].dtype), max(f["along"], 0.0)
+        q = min(_over(0.5 * f["spread"], flat * along), 1)
+        clear = min(_over(square, f["V"]), 1)
+        part = min(_over(clear, q), 1)
         share = min(max(4 * _over(abs(f["along"]), L), 0.125), 1)
-        noise = min(_over(f["V"], square), 1e9)
+        gained = clear * clear * part * f["seen"] * along > 2 * flat
         f["length"] = 0.0
-        if noise * max(lost, 0.25) <= 1 and square > limits.tiny / limits.eps:
+        if (clear >= 0.25 or gained) and square > limits.tiny / limits.eps:
             slope = _dot(m, self._direction())
-            allowed = _over(0.5 * self.param_groups[0]["scale"] * f["factor"] * slope, L)
-            allowed *= share * max(1 - 0.5 * lost * noise, 0)
+            allowed = _over(0.5 * self.param_groups[0]["scale"] * f["factor"] * slope, L) * share * part
             f["length"] = max(0.0, min(allowed, 8 * f["longest"]))
             f["longest"] = max(f["longest"], f["length"])

@@ -55,11 +55,13 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
             if f["longest"] == 0 and norm(m) > 0:
                 _probe(oracle, x, m, batch[:k], f)
         n, L, V = norm(m), f["L2"] ** 0.5, f["V"]
-        d = 8 * f["longest"]
+        d, w = 8 * f["longest"], 1.0 if V == 0 else min(1.0, n**2 / V)
         q = min(1.0, f["l2"] / (2 * f["h"] * L)) if f["h"] > 0 and L > 0 else 1.0
-        if L > 0 and n > 0:
-            d = min(d, n / (2 * L) * min(1.0, max(1 / 8, 4 * abs(f["h"]) / L)) * (1 - q * V / (2 * n**2)))
-        d = d if n > 0 and n**2 >= max(q, 1 / 4) * V else 0.0
+        shorter = min(1.0, w / q) if q > 0 else 1.0
+        if L > 0:
+            d = min(d, n / (2 * L) * min(1.0, max(1 / 8, 4 * abs(f["h"]) / L)) * shorter)
+        worth = w**2 * shorter * f["N"] * max(f["h"], 0.0) > 2 * k / K * L
+        d = d if n > 0 and (w >= 1 / 4 or worth) else 0.0
         f["longest"] = max(f["longest"], d)
         before, x = x, x - d * m / n if d > 0 else x
         path.step(oracle, m, x)
