@@ -141,7 +141,7 @@ class Execution:
         W, n, dtype = self.config.width, len(self.seeds), jax.tree.leaves(x)[0].dtype
 
         def everywhere(value: Any, *before: int) -> Any:
-            return jax.device_put(np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value))))
+            return np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value)))
 
         start, step, count, table = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), (self.records + 1,)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
@@ -155,11 +155,9 @@ class Execution:
         seeds = -(-n // W) * W
         words, steps = np.zeros((seeds, 2), np.uint32), np.full((self.candidates, seeds), NEVER, np.int32)
         words[:n], steps[: self.picks.shape[1], :n] = seed_words(self.seeds), self.picks.T
-        parts = [slice(i, i + W) for i in range(0, seeds, W)]
-        kept = [
-            Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps[:, p])), jnp.asarray(step)) for p in parts
-        ]
-        return [Batch(jnp.asarray(words[p]), state, k, jnp.asarray(step)) for p, k in zip(parts, kept, strict=True)]
+        own = [(words[i : i + W], steps[:, i : i + W]) for i in range(0, seeds, W)]
+        (state, stats, records, saved, zero), own = jax.device_put(((state, stats, records, saved, step), own))
+        return [Batch(w, state, Recorder(stats, records, SavedIterates(saved, s), zero), zero) for w, s in own]
 
     @property
     def padded(self) -> RecordSchedule:
@@ -309,7 +307,7 @@ def prepare(
         width,
         chunk,
         ahead=ahead,
-        cut=not (alone or algorithm.watched),
+        cut=not algorithm.watched,
         average=average and knows(problem, "full_grad"),
         in_step=in_step,
         costs=None if algorithm.may_stop else costs,

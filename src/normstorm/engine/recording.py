@@ -199,7 +199,8 @@ def updated(stats: RunningStats, path: Any, t0: Any, start: Any, end: Any, stops
         best_step=jnp.where(better, best_step, stats.best_step),
         best_x=take_any(better, path.handed, best_step - 1 - t0, stats.best_x),
     )
-    return after, alive[end - 1 - t0]
+    took = sound & (bad > end)
+    return after, took & (at_step(path.cost, end - 1 - t0) > 0) if stops else took
 
 
 def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path) -> Records:
@@ -242,20 +243,19 @@ def record(
         records = jax.lax.cond(due == t, write, lambda: kept.records)
         return Recorder(now, records, kept.saved, kept.row + (due == t)), t
 
-    kept, _ = jax.lax.while_loop(lambda carry: carry[1] < end, part, (kept, t0))
-    return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, path.handed, t0, end))
+    once = part if config.cut else lambda carry: jax.lax.while_loop(lambda carry: carry[1] < end, part, carry)
+    kept, _ = once((kept, t0))
+    return kept._replace(saved=save(kept.stats, kept.saved, path.handed, t0, end))
 
 
-def save(bounds: Any, after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any) -> SavedIterates:
+def save(after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any) -> SavedIterates:
     """Keep the iterates that are to be taken in this chunk."""
+    due, halted = (t0 < saved.step) & (saved.step <= end), (after.diverged > 0) & (after.diverged < saved.step)
 
-    def take(row: Any, x: Tree) -> Tree:
-        step = saved.step[row]
-        halted = (after.diverged > 0) & (after.diverged < step)
-        point = select(halted, after.halt, take_steps(points, step - 1 - t0))
-        due = (t0 < step) & (step <= end)
-        return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
+    def row(due: jax.Array, halted: jax.Array, step: jax.Array, old: Tree) -> Tree:
+        return select(due, select(halted, after.halt, take_steps(points, step - 1 - t0)), old)
 
-    some = jnp.any((t0 < saved.step) & (saved.step <= end))
-    low, high = (jnp.sum(bounds < t, dtype=jnp.int32) for t in (t0 + 1, end))  # strata, counted from 1
-    return saved._replace(x=jax.lax.fori_loop(low - 1, jnp.where(some, high, low - 1), take, saved.x))
+    def taken() -> Tree:
+        return jax.vmap(row)(due, halted, saved.step, saved.x)
+
+    return saved._replace(x=jax.lax.cond(jnp.any(due), taken, lambda: saved.x))
