@@ -39,7 +39,6 @@ class ExecutionConfig(NamedTuple):
     costs: tuple[int, int] | None  # sample gradients of the first step and of a later one, if known beforehand
     piece: int  # steps that are taken in small arrays, if they fit there; else 0
     stops: bool  # whether the observer may end a seed before the others
-    wide: bool  # whether a CPU's 512-bit registers are used
     quick: bool  # whether it is compiled in the older and quicker way
     on_chip: bool = False  # whether the loop over steps is one kernel of a GPU
 

@@ -18,6 +18,7 @@ from normstorm.random import seed_words, threefry
 
 Tree = Any
 SUMMED = 16  # steps of a chunk up to which one of them is taken by a sum
+MEASURED = "grad_norm", "running_mean", "running_mean_by_cost", "value", "error"
 NEVER = np.iinfo(np.int32).max  # a step that does not come
 
 
@@ -71,15 +72,10 @@ class RunningStats(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Rows written at recorded steps, and one more: (records + 1, seeds)."""
+    """Rows written at recorded steps, and one more; few arrays, because each is another operation to compile."""
 
-    grad_norm: jax.Array
-    running_mean: jax.Array
-    running_mean_by_cost: jax.Array
-    value: jax.Array
-    error: jax.Array
-    cost: jax.Array
-    carry: jax.Array
+    measured: jax.Array  # (records + 1, 5, seeds), see MEASURED
+    cost: jax.Array  # (records + 1, 2, seeds), in two words
 
 
 class SavedIterates(NamedTuple):
@@ -218,9 +214,8 @@ def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Ar
         asked = now.cost.astype(mean.dtype) + now.carry.astype(mean.dtype) * 2.0**32
         sums = now.sums - now.lost
         mean, by_cost = sums[:, 0] / t, sums[:, 2] / asked
-    known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, by_cost, value, error))
-    row: list[Any] = [*(v.astype(now.best.dtype) for v in known), now.cost, now.carry]
-    return Records(*row)
+    found = jnp.stack([v.astype(now.best.dtype) for v in (grad_norm, mean, by_cost, value, error)])
+    return Records(jnp.where(alive, found, jnp.nan), jnp.stack([now.cost, now.carry]))
 
 
 def record(
@@ -231,7 +226,7 @@ def record(
     def part(carry: tuple[Recorder, Any]) -> tuple[Recorder, Any]:
         kept, start = carry
         due = schedule.record_steps[kept.row]
-        t = jnp.minimum(due, end)
+        t = end if config.cut else jnp.minimum(due, end)
         now, alive = updated(kept.stats, path, t0, start, t, config.stops)
 
         def write() -> Records:
