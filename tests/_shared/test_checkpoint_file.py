@@ -57,7 +57,7 @@ def test_another_version(file: Path) -> None:
     header["__metadata__"]["version"] = "99"
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + size :])
-    refused(file, "must have version 5; got version 99")
+    refused(file, "must have version 6; got version 99")
 
 
 def test_another_run(file: Path) -> None:

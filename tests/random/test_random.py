@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm.random import THREEFRY, index, minus_log, normal, numbers, seed_words, step_key, threefry
+from normstorm.random import THREEFRY, index, minus_log, normal, numbers, seed_words, step_key, step_words, threefry
 
 
 @pytest.mark.parametrize("seed", [0, 7, 2**40 + 3])
@@ -41,6 +41,17 @@ def test_normals(dtype: str) -> None:
     assert np.sqrt(n) * np.abs(cdf - (np.arange(n) + 0.5) / n).max() < 2.7
     for power, mean, variance in [(1, 0, 1), (2, 1, 2), (3, 0, 15), (4, 3, 96)]:
         assert abs((z**power).mean() - mean) < 6 * math.sqrt(variance / n)
+
+
+@pytest.mark.parametrize("x64", [True, False])
+def test_keys_of_many_steps_are_those_of_one(x64: bool) -> None:
+    with jax.enable_x64(x64):
+        seeds, steps = jnp.asarray(seed_words([0, 7, 2**40 + 3])), jnp.asarray([1, 2, 2**30], jnp.int32)
+        many = np.asarray(step_words(seeds, steps))
+        assert many.shape == (3, 2, 3)
+        for i, t in enumerate(steps):
+            for j, seed in enumerate(seeds):
+                np.testing.assert_array_equal(many[i, :, j], jax.random.key_data(step_key(seed, t)))
 
 
 def test_normals_differ_between_steps_and_seeds() -> None:

@@ -21,7 +21,7 @@ from .hashing import content_hash
 
 Path = str | os.PathLike[str]
 Tree = Any
-VERSION = 5
+VERSION = 6
 FORMAT = "normstorm-run"
 
 

@@ -34,17 +34,15 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         return jax.jit(body)(*arguments)
 
 
-def compiler_options(wide: bool, quick: bool) -> dict[str, Any]:
+def compiler_options(quick: bool) -> dict[str, Any]:
     """What XLA is asked for on a CPU; an option that it does not know, or no more, is left out.
 
-    wide    512-bit registers, where the machine has them: half as many instructions
     quick   each operation's program by the older of XLA's two ways to write it, in half the time; what it writes is as
             good for one seed, and slower for many seeds or rows
     """
-    if jax.default_backend() != "cpu":
-        return {}
-    asked = {"xla_cpu_prefer_vector_width": (wide, 512), "xla_cpu_use_fusion_emitters": (quick, False)}
-    return {name: value for name, (wanted, value) in asked.items() if wanted and _known(name, value)}
+    option = "xla_cpu_use_fusion_emitters"
+    wanted = quick and jax.default_backend() == "cpu" and _known(option, False)
+    return {option: False} if wanted else {}
 
 
 @cache

@@ -23,7 +23,7 @@ from normstorm.random import THREEFRY, seed_words
 from . import recording
 from .gpu import kernel as on_chip
 from .loop import Batch, ExecutionConfig, advance
-from .recording import NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates
+from .recording import MEASURED, NEVER, Recorder, Records, RecordSchedule, RunningStats, SavedIterates
 from .results import Pick, Trace
 
 Tree = Any
@@ -51,7 +51,6 @@ ALONE, LONG_CHUNK = 2**11, 256
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
 SMALL_SAMPLES = 192  # bytes of a step's samples that hardly count beside the rest of it
 LARGE_SAMPLES = 2**22  # bytes of a batch's samples of a step that fill a GPU
-GATHERED = 256  # rows of a table up to which a step gathers them faster in 512-bit registers
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
 
@@ -69,7 +68,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         problem = problem if fixed is None else fixed.problem
         return go(problem, algorithm, config, stop, schedule, batch)
 
-    return jax.jit(steps, compiler_options=compiler_options(config.wide, config.quick))
+    return jax.jit(steps, compiler_options=compiler_options(config.quick))
 
 
 def platform() -> str:
@@ -141,35 +140,29 @@ class Execution:
         W, n, dtype = self.config.width, len(self.seeds), jax.tree.leaves(x)[0].dtype
 
         def everywhere(value: Any, *before: int) -> Any:
-            return jax.device_put(np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value))))
+            return np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value)))
 
-        start, step, count, table = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), (self.records + 1,)
+        start, step, count, rows = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), self.records + 1
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
         infinite = everywhere(dtype.type(np.inf))
         counted, first = (everywhere(count),) * 2, (infinite, everywhere(step), start)
         sums = everywhere(np.zeros(3, dtype))
         stats: Any = RunningStats(sums, sums, infinite, *counted, everywhere(step), start, *first)
-        unknown, no_cost = everywhere(dtype.type(np.nan), *table), everywhere(count, *table)
-        records: Any = Records(*(unknown,) * 5, *(no_cost,) * 2)
+        records: Any = Records(everywhere(dtype.type(np.nan), rows, len(MEASURED)), everywhere(count, rows, 2))
         saved = jax.tree.map(lambda leaf: everywhere(np.zeros_like(leaf), self.candidates), x)
         seeds = -(-n // W) * W
         words, steps = np.zeros((seeds, 2), np.uint32), np.full((self.candidates, seeds), NEVER, np.int32)
         words[:n], steps[: self.picks.shape[1], :n] = seed_words(self.seeds), self.picks.T
-        parts = [slice(i, i + W) for i in range(0, seeds, W)]
-        kept = [
-            Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps[:, p])), jnp.asarray(step)) for p in parts
-        ]
-        return [Batch(jnp.asarray(words[p]), state, k, jnp.asarray(step)) for p, k in zip(parts, kept, strict=True)]
+        own = [(words[i : i + W], steps[:, i : i + W]) for i in range(0, seeds, W)]
+        (state, stats, records, saved, zero), own = jax.device_put(((state, stats, records, saved, step), own))
+        return [Batch(w, state, Recorder(stats, records, SavedIterates(saved, s), zero), zero) for w, s in own]
 
     @property
     def padded(self) -> RecordSchedule:
-        """The schedule in arrays whose sizes are the same for every T, ended by steps that never come."""
-
-        def fill(steps: np.ndarray, size: int) -> np.ndarray:
-            return np.pad(steps, (0, size - steps.size), constant_values=NEVER).astype(np.int32)
-
-        dates, bounds = self.schedule
-        return RecordSchedule(fill(dates, self.records + 1), fill(bounds, self.candidates + 2))
+        """The schedule with as many recorded steps for every T, ended by some that never come."""
+        dates = self.schedule.record_steps
+        filled = np.pad(dates, (0, self.records + 1 - dates.size), constant_values=NEVER)
+        return RecordSchedule(filled.astype(np.int32), ())
 
     def advance(self, stop: int, batch: Batch) -> Batch:
         problem = self.problem if self.fixed is None else ()
@@ -224,7 +217,7 @@ class Execution:
         stats, state = rows(lambda b: b.recorder.stats), rows(lambda b: b.state)
         reached = int(batches[0].t)
         shown = int(np.sum(self.schedule.record_steps <= reached))
-        records: Any = Records(*(table[:, :shown] for table in rows(lambda b: b.recorder.records, 1)))
+        measured, asked = (table[:, :shown] for table in rows(lambda b: b.recorder.records, 2))
         saved = jax.tree.map(lambda leaf: leaf[:, : self.picks.shape[1]], rows(lambda b: b.recorder.saved.x, 1))
         diverged, every = stats.diverged > 0, np.arange(n)
         stopped = self.stopped_at(state)
@@ -251,8 +244,8 @@ class Execution:
             min_grad_norm=stats.least if average else np.full(n, np.nan),
             cost=cost,
             record_steps=self.schedule.record_steps[:shown],
-            **dict(zip(Records._fields, records[:5], strict=False)),
-            record_cost=whole_number(records.cost, records.carry),
+            **{name: measured[..., i] for i, name in enumerate(MEASURED)},
+            record_cost=whole_number(asked[..., 0], asked[..., 1]),
             last=jax.tree.map(lambda h, x: _where(diverged, h, x), stats.halt, last),
             uniform=Pick(self.picks[every, self.chosen], jax.tree.map(lambda leaf: leaf[every, self.chosen], saved)),
             smallest=Pick(stats.best_step, stats.best_x),
@@ -309,13 +302,12 @@ def prepare(
         width,
         chunk,
         ahead=ahead,
-        cut=not (alone or algorithm.watched),
+        cut=not algorithm.watched,
         average=average and knows(problem, "full_grad"),
         in_step=in_step,
         costs=None if algorithm.may_stop else costs,
         piece=min(chunk, _power_of_two(SMALL // max(map(bytes_of, of_a_step)))) if small else 0,
         stops=algorithm.may_stop,
-        wide=rows is None or dimension(samples) <= GATHERED,
         quick=width == 1 and rows is None and not on_gpu,
     )
     if on_gpu and chip and not algorithm.watched:

@@ -1,6 +1,6 @@
 """The loop: a batch of seeds goes from chunk to chunk of steps, in one compiled program for every horizon.
 
-    draw      samples: of every step in the step, or of a whole chunk ahead of it where that pays
+    draw      keys of a chunk of steps, and then samples: of every step in the step, or of the chunk where that pays
     step      one after the other; x_t, ||m_t|| and what else is needed are written down
     measure   what was written down, for the whole chunk at once (see `recording`)
 
@@ -19,11 +19,12 @@ import jax.numpy as jnp
 from normstorm._shared.jax_internals import barrier
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
-from normstorm.random import step_key
+from normstorm.random import THREEFRY, step_words
 
 from .recording import Path, Recorder, RecordSchedule, at_step, put_row, record, with_norms
 
 Tree = Any
+typed = partial(jax.random.wrap_key_data, impl=THREEFRY)
 
 
 class ExecutionConfig(NamedTuple):
@@ -38,7 +39,6 @@ class ExecutionConfig(NamedTuple):
     costs: tuple[int, int] | None  # sample gradients of the first step and of a later one, if known beforehand
     piece: int  # steps that are taken in small arrays, if they fit there; else 0
     stops: bool  # whether the observer may end a seed before the others
-    wide: bool  # whether a CPU's 512-bit registers are used
     quick: bool  # whether it is compiled in the older and quicker way
     on_chip: bool = False  # whether the loop over steps is one kernel of a GPU
 
@@ -53,11 +53,16 @@ class Batch(NamedTuple):
 
 
 def draw_chunk(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seeds: jax.Array, t: Any) -> Tree:
-    """The samples of steps t + 1, t + 2, ... of a chunk, (steps, seeds, ...): a function of seed and step alone."""
-    C, W = config.chunk, config.width
-    step = jnp.repeat(t + 1 + jnp.arange(C, dtype=jnp.int32), W)
-    flat = jax.vmap(lambda seed, step: algorithm.draw(problem, step_key(seed, step)))(jnp.tile(seeds, (C, 1)), step)
-    return barrier(jax.tree.map(lambda a: a.reshape(C, W, *a.shape[1:]), flat))
+    """The samples of steps t + 1, t + 2, ... of a chunk, (steps, seeds, ...): a function of seed and step alone.
+
+    If they are drawn in the step, the words of its keys, (steps, 2, seeds): many cost little more than those of one.
+    """
+    words = step_words(seeds, t + 1 + jnp.arange(config.chunk, dtype=jnp.int32))
+    if not config.ahead:
+        return barrier(words)
+    flat = jnp.moveaxis(words, 1, 0).reshape(2, -1)
+    samples = jax.vmap(lambda key: algorithm.draw(problem, typed(key)), 1)(flat)
+    return barrier(jax.tree.map(lambda a: a.reshape(config.chunk, config.width, *a.shape[1:]), samples))
 
 
 def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, cost: Any) -> Path:
@@ -79,7 +84,10 @@ def take_chunk(
     Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
     else looks for operations to do at the same time, which takes longer than they do.
     """
-    ahead = draw_chunk(problem, algorithm, config, batch.seed, batch.t) if config.ahead else None
+    ahead, seeds = draw_chunk(problem, algorithm, config, batch.seed, batch.t), 0 if config.ahead else 1
+
+    def drawn(given: Tree) -> Tree:
+        return given if config.ahead else algorithm.draw(problem, typed(given))
 
     def steps(samples: Tree, start: Any, count: Any, state: State, path: Path) -> tuple[State, Path]:
         """So many steps of `samples`, whose first one is step `start` of the chunk."""
@@ -87,15 +95,14 @@ def take_chunk(
         def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
             t = batch.t + 1 + start + i
 
-            def one(seed: jax.Array, state: State, drawn: Tree, ended: Any) -> tuple[State, Path]:
-                drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, t))
-                after, cost = algorithm.step(problem, state, drawn, t)
+            def one(state: State, given: Tree, ended: Any) -> tuple[State, Path]:
+                after, cost = algorithm.step(problem, state, drawn(given), t)
                 if ended is not None:
                     after = jax.tree.map(partial(jnp.where, ended), state, after)
                     cost = jnp.where(ended, 0, cost)
                 return after, path_row(problem, config, algorithm, after, cost)
 
-            moved, row = jax.vmap(one)(batch.seed, carry[0], at_step(samples, i), over)
+            moved, row = jax.vmap(one, (0, seeds, 0))(carry[0], at_step(samples, i), over)
             return moved, put_row(carry[1], row, i)
 
         taken: tuple[State, Path] = jax.lax.fori_loop(0, count, step, (state, path))
@@ -109,17 +116,15 @@ def take_chunk(
         path = jax.tree.map(lambda a, few: jax.lax.dynamic_update_slice_in_dim(a, few, start, 0), path, part)
         return state, path, part
 
-    def first(seed: jax.Array, x: Tree, drawn: Tree) -> tuple[State, Path]:
-        drawn = drawn if config.ahead else algorithm.draw(problem, step_key(seed, 1))
-        state, cost = algorithm.first(problem, x, drawn)
+    def first(x: Tree, given: Tree) -> tuple[State, Path]:
+        state, cost = algorithm.first(problem, x, drawn(given))
         return state, path_row(problem, config, algorithm, state, cost)
 
-    state, row = jax.lax.cond(
-        batch.t == 0,
-        lambda: jax.vmap(first)(batch.seed, batch.state.x, at_step(ahead, 0)),
-        lambda: (batch.state, at_step(path, 0)),
-    )
-    path = put_row(path, row, 0)
+    def begun() -> tuple[State, Path]:
+        state, row = jax.vmap(first, (0, seeds))(batch.state.x, at_step(ahead, 0))
+        return state, put_row(path, row, 0)
+
+    state, path = jax.lax.cond(batch.t == 0, begun, lambda: (batch.state, path))
     if config.piece:
         part = jax.tree.map(lambda a: a[: config.piece], path)
         state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))

@@ -18,6 +18,7 @@ from normstorm.random import seed_words, threefry
 
 Tree = Any
 SUMMED = 16  # steps of a chunk up to which one of them is taken by a sum
+MEASURED = "grad_norm", "running_mean", "running_mean_by_cost", "value", "error"
 NEVER = np.iinfo(np.int32).max  # a step that does not come
 
 
@@ -71,15 +72,10 @@ class RunningStats(NamedTuple):
 
 
 class Records(NamedTuple):
-    """Rows written at recorded steps, and one more: (records + 1, seeds)."""
+    """Rows written at recorded steps, and one more; few arrays, because each is another operation to compile."""
 
-    grad_norm: jax.Array
-    running_mean: jax.Array
-    running_mean_by_cost: jax.Array
-    value: jax.Array
-    error: jax.Array
-    cost: jax.Array
-    carry: jax.Array
+    measured: jax.Array  # (records + 1, 5, seeds), see MEASURED
+    cost: jax.Array  # (records + 1, 2, seeds), in two words
 
 
 class SavedIterates(NamedTuple):
@@ -199,7 +195,8 @@ def updated(stats: RunningStats, path: Any, t0: Any, start: Any, end: Any, stops
         best_step=jnp.where(better, best_step, stats.best_step),
         best_x=take_any(better, path.handed, best_step - 1 - t0, stats.best_x),
     )
-    return after, alive[end - 1 - t0]
+    took = sound & (bad > end)
+    return after, took & (at_step(path.cost, end - 1 - t0) > 0) if stops else took
 
 
 def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Array, path: Path) -> Records:
@@ -217,9 +214,8 @@ def recorded(problem: Any, config: Any, t: Any, now: RunningStats, alive: jax.Ar
         asked = now.cost.astype(mean.dtype) + now.carry.astype(mean.dtype) * 2.0**32
         sums = now.sums - now.lost
         mean, by_cost = sums[:, 0] / t, sums[:, 2] / asked
-    known = (jnp.where(alive, v, jnp.nan) for v in (grad_norm, mean, by_cost, value, error))
-    row: list[Any] = [*(v.astype(now.best.dtype) for v in known), now.cost, now.carry]
-    return Records(*row)
+    found = jnp.stack([v.astype(now.best.dtype) for v in (grad_norm, mean, by_cost, value, error)])
+    return Records(jnp.where(alive, found, jnp.nan), jnp.stack([now.cost, now.carry]))
 
 
 def record(
@@ -230,7 +226,7 @@ def record(
     def part(carry: tuple[Recorder, Any]) -> tuple[Recorder, Any]:
         kept, start = carry
         due = schedule.record_steps[kept.row]
-        t = jnp.minimum(due, end)
+        t = end if config.cut else jnp.minimum(due, end)
         now, alive = updated(kept.stats, path, t0, start, t, config.stops)
 
         def write() -> Records:
@@ -242,20 +238,19 @@ def record(
         records = jax.lax.cond(due == t, write, lambda: kept.records)
         return Recorder(now, records, kept.saved, kept.row + (due == t)), t
 
-    kept, _ = jax.lax.while_loop(lambda carry: carry[1] < end, part, (kept, t0))
-    return kept._replace(saved=save(schedule.bounds, kept.stats, kept.saved, path.handed, t0, end))
+    once = part if config.cut else lambda carry: jax.lax.while_loop(lambda carry: carry[1] < end, part, carry)
+    kept, _ = once((kept, t0))
+    return kept._replace(saved=save(kept.stats, kept.saved, path.handed, t0, end))
 
 
-def save(bounds: Any, after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any) -> SavedIterates:
+def save(after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: Any) -> SavedIterates:
     """Keep the iterates that are to be taken in this chunk."""
+    due, halted = (t0 < saved.step) & (saved.step <= end), (after.diverged > 0) & (after.diverged < saved.step)
 
-    def take(row: Any, x: Tree) -> Tree:
-        step = saved.step[row]
-        halted = (after.diverged > 0) & (after.diverged < step)
-        point = select(halted, after.halt, take_steps(points, step - 1 - t0))
-        due = (t0 < step) & (step <= end)
-        return jax.tree.map(lambda table, p: table.at[row].set(select(due, p, table[row])), x, point)
+    def row(due: jax.Array, halted: jax.Array, step: jax.Array, old: Tree) -> Tree:
+        return select(due, select(halted, after.halt, take_steps(points, step - 1 - t0)), old)
 
-    some = jnp.any((t0 < saved.step) & (saved.step <= end))
-    low, high = (jnp.sum(bounds < t, dtype=jnp.int32) for t in (t0 + 1, end))  # strata, counted from 1
-    return saved._replace(x=jax.lax.fori_loop(low - 1, jnp.where(some, high, low - 1), take, saved.x))
+    def taken() -> Tree:
+        return jax.vmap(row)(due, halted, saved.step, saved.x)
+
+    return saved._replace(x=jax.lax.cond(jnp.any(due), taken, lambda: saved.x))

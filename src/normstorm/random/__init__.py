@@ -143,6 +143,12 @@ def step_key(seed: jax.Array, step: Any) -> jax.Array:
     return jax.random.fold_in(jax.random.wrap_key_data(seed, impl=THREEFRY), step)
 
 
+def step_words(seeds: jax.Array, steps: jax.Array) -> jax.Array:
+    """The words of the keys of all these steps, (steps, 2, seeds): what `step_key` has, for rows of seed_words."""
+    word = _drawn(seeds.T, lambda step: (U32(0), step[:, None].astype(jnp.uint32)), steps)
+    return jnp.stack(_halves(word), axis=1)
+
+
 def normal(key: jax.Array, shape: Sequence[int], dtype: Any = float) -> jax.Array:
     """Standard normals in pairs, sqrt(2 E) (+-cos(pi v / 2), sin(pi v / 2)): E exponential, v uniform on (-1, 1).
 

@@ -81,7 +81,7 @@ def configured(
     drawn = sum(math.prod(leaf.shape) * leaf.dtype.itemsize for leaf in jax.tree.leaves(samples))
     cheap = 2**31 // max(config.costs) if config.costs else LONGEST_CHUNK  # costs are added in 32-bit words
     steps = max(1, min(LONGEST_CHUNK, ROOM // (width * max(1, drawn)), cheap))
-    return config._replace(width=width, chunk=1 << int(math.log2(steps)), cut=False, on_chip=True)
+    return config._replace(width=width, chunk=1 << int(math.log2(steps)), ahead=True, cut=False, on_chip=True)
 
 
 def fits(problem: Any, algorithm: Algorithm, config: ExecutionConfig, x: Tree, form: State, samples: Tree) -> bool:
