@@ -215,9 +215,15 @@ def comparison_time(report: dict[str, Any]) -> str:
     return textwrap.fill(
         f"The tables of the comparison: {len(report['problems'])} problems, {tried:,} settings tried with "
         f"{spec['tune_seeds']} seeds, {spec['seeds']} seeds of all that is shown, {spec['budget']:,} sample gradients "
-        f"a run: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores, compilation included.",
+        f"a run: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores{_worked(report)}, compilation "
+        "included.",
         118,
     )
+
+
+def _worked(report: dict[str, Any]) -> str:
+    """Processor time, which does not count what else the machine did."""
+    return f" ({report['core_seconds']:.0f} seconds of processor time)" if "core_seconds" in report else ""
 
 
 def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
