@@ -72,14 +72,13 @@ def board(
         if reason is not None
     ]
     named = {name: [n for n in _named(name, problem, known) if bench.affords(name, n[2])] for name in able}
-    picked: dict[str, dict[int, list[Goal]]] = {name: {} for name in able}
+    wanted = {n: [s for _, _, s in named[n]] for n in able}
     if request.tune:
         theory = {n: [s for kind, _, s in named[n] if kind == THEOREM] for n in able}
         grids, targets = bench.search(known, theory)
         picked = bench.picks(grids, targets)
-    wanted = {n: [s for _, _, s in named[n]] for n in able}
-    for name, own in picked.items():
-        wanted[name] += [s for s in map(grids[name].settings.__getitem__, own) if s not in wanted[name]]
+        for name, own in picked.items():
+            wanted[name] += [s for i in own if (s := grids[name].settings[i]) not in wanted[name]]
     measured = bench.measure("runs", wanted, bench.seeds)
     for name in able:
         for (kind, label, _), one in zip(named[name], measured[name], strict=False):
@@ -278,7 +277,8 @@ class Bench:
         """The best settings of every algorithm, by their places in its grid, and the goals that each is best for."""
         found: dict[str, dict[int, list[Goal]]] = {name: {} for name in grids}
         for name, grid in grids.items():
-            for goal in (*targets, *ENDS):
+            goals: tuple[Goal, ...] = (*targets, *ENDS)
+            for goal in goals:
                 found[name].setdefault(int(self.scores(grid, goal).best(self.start_value)), []).append(goal)
         return found
 

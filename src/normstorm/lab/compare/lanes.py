@@ -26,7 +26,7 @@ from normstorm.engine.recording import Recorder, RecordSchedule, SavedIterates
 from normstorm.engine.results import Trace
 from normstorm.problems.check import as_point, check_problem
 
-LANES = 4  # of a batch: with more, a chunk of steps leaves the nearer memory
+LANES = 3  # of a batch: few enough that a search, which asks for two or three settings at a time, fills most of them
 NEAR = 2**18  # bytes of the states of all lanes, or of their products with the rows of a problem
 Tree = Any
 # What all lanes share: the seeds, the step, and when something is written down.
@@ -50,12 +50,12 @@ def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, 
 
 
 def room(execution: Execution) -> int:
-    """Lanes that fit into the nearer memory: LANES, or a half or a quarter of them. A GPU has one."""
+    """Lanes that fit into the nearer memory, LANES at most. A GPU has one."""
     if platform() != "cpu":
         return 1
     rows = getattr(execution.problem, "size", None) or 1
     each = execution.config.width * max(bytes_of(execution.form), 8 * rows)
-    return next((n for n in (LANES, LANES // 2) if n * each <= NEAR), 1)
+    return max(1, min(LANES, NEAR // each))
 
 
 @dataclass(frozen=True)
