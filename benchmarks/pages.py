@@ -510,12 +510,14 @@ def ablation_table(report: dict[str, Any]) -> str:
 
 
 def forms_table(report: dict[str, Any]) -> str:
-    """Averages of other directions over that of m, and of the last gradient in brackets."""
-    forms = ["coordinates", "sign", "spectral"]
+    """Averages of other forms over that of the plain one, and of the last gradient in brackets."""
+    forms = ["coordinates", "sign", "spectral", "mean"]
     lines = [f"| | sample gradients | {' | '.join(forms)} |", "|---" * (2 + len(forms)) + "|"]
     for problem, found in report["forms"].items():
-        ratios = [[found[f][goal] / found["plain"][goal] for goal in ("average", "last")] for f in forms if f in found]
-        cells = [f"{average:.2f} ({last:.2f})" for average, last in ratios] + ["-"] * (len(forms) - len(ratios))
+        ratios = {
+            f: [found[f][goal] / found["plain"][goal] for goal in ("average", "last")] for f in found if f in forms
+        }
+        cells = ["{:.2f} ({:.2f})".format(*ratios[f]) if f in ratios else "-" for f in forms]
         lines.append(f"| {problem} | {found['budget']:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
