@@ -5,7 +5,7 @@
 coordinates   m over the root of the mean square of each coordinate's fresh gradients
 sign          the sign of every coordinate
 spectral      an orthogonal factor of every matrix, if x is made of matrices
-mean          the direction is that of m, and the mean of all iterates is handed out: asked on flat minima
+mean          the mean of all iterates is handed out: asked where schedule-free SGD leads most
 
 Averages over that of the plain form go into the part `forms` of the file, and into docs/how-to-choose.md.
 """
