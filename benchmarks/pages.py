@@ -215,9 +215,15 @@ def comparison_time(report: dict[str, Any]) -> str:
     return textwrap.fill(
         f"The tables of the comparison: {len(report['problems'])} problems, {tried:,} settings tried with "
         f"{spec['tune_seeds']} seeds, {spec['seeds']} seeds of all that is shown, {spec['budget']:,} sample gradients "
-        f"a run: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores, compilation included.",
+        f"a run: {report['seconds']:.0f} seconds on {report['machine']['cores']} cores{_worked(report)}, compilation "
+        "included.",
         118,
     )
+
+
+def _worked(report: dict[str, Any]) -> str:
+    """Processor time, which does not count what else the machine did."""
+    return f" ({report['core_seconds']:.0f} seconds of processor time)" if "core_seconds" in report else ""
 
 
 def _by_rank(values: dict[tuple[str, str], Any]) -> list[str]:
@@ -504,12 +510,14 @@ def ablation_table(report: dict[str, Any]) -> str:
 
 
 def forms_table(report: dict[str, Any]) -> str:
-    """Averages of other directions over that of m, and of the last gradient in brackets."""
-    forms = ["coordinates", "sign", "spectral"]
+    """Averages of other forms over that of the plain one, and of the last gradient in brackets."""
+    forms = ["coordinates", "sign", "spectral", "mean"]
     lines = [f"| | sample gradients | {' | '.join(forms)} |", "|---" * (2 + len(forms)) + "|"]
     for problem, found in report["forms"].items():
-        ratios = [[found[f][goal] / found["plain"][goal] for goal in ("average", "last")] for f in forms if f in found]
-        cells = [f"{average:.2f} ({last:.2f})" for average, last in ratios] + ["-"] * (len(forms) - len(ratios))
+        ratios = {
+            f: [found[f][goal] / found["plain"][goal] for goal in ("average", "last")] for f in found if f in forms
+        }
+        cells = ["{:.2f} ({:.2f})".format(*ratios[f]) if f in ratios else "-" for f in forms]
         lines.append(f"| {problem} | {found['budget']:,} | {' | '.join(cells)} |")
     return "\n".join(lines)
 

@@ -1,10 +1,11 @@
-"""Kalman-STORM with other directions than that of m, each made as long as m; all else is as it is.
+"""Kalman-STORM with other directions than that of m, each made as long as m, or another point; all else is as it is.
 
     python -m benchmarks.lab.forms [--problems a,b] [--budget n] [--out benchmarks/results/selftuning.json]
 
 coordinates   m over the root of the mean square of each coordinate's fresh gradients
 sign          the sign of every coordinate
 spectral      an orthogonal factor of every matrix, if x is made of matrices
+mean          the mean of all iterates is handed out: asked where schedule-free SGD leads most
 
 Averages over that of the plain form go into the part `forms` of the file, and into docs/how-to-choose.md.
 """
@@ -25,12 +26,17 @@ from benchmarks.lab.selftuning import RESULT, problem_of, rows_of, words
 from benchmarks.pages import fill, forms_table
 from normstorm._shared.pytrees import pytree
 from normstorm.algorithms import CATALOGUE
+from normstorm.algorithms.averaging import PolyakRuppert
 from normstorm.algorithms.estimators import static
 from normstorm.algorithms.geometries import Geometry, norm
 from normstorm.algorithms.matrices import polar
 
-PROBLEMS = ("matrix-regression", "scaled-regression", "rare-words")
-FORMS = ("coordinates", "sign", "spectral")
+DIRECTIONS = ("coordinates", "sign")
+FORMS = {
+    "matrix-regression": (*DIRECTIONS, "spectral"),
+    **dict.fromkeys(("scaled-regression", "rare-words"), DIRECTIONS),
+    **dict.fromkeys(("quartic", "quartic-sum", "robust-regression"), ("mean",)),
+}
 SEEDS = 4
 
 
@@ -58,10 +64,10 @@ class AsLong(Geometry):
 def measured(name: str, budget: int) -> dict[str, dict[str, float]]:
     """Average and last gradient norm of every form."""
     problem, plain = problem_of(name), CATALOGUE["kalman_storm"]()
-    matrices = all(np.ndim(leaf) == 2 for leaf in jax.tree.leaves(problem.start()))
-    made = {form: replace(plain, geometry=AsLong(form)) for form in FORMS if matrices or form != "spectral"}
     found = {}
-    for form, algorithm in {"plain": plain, **made}.items():
+    for form in ("plain", *FORMS[name]):
+        changed = {"averaging": PolyakRuppert()} if form == "mean" else {"geometry": AsLong(form)}
+        algorithm = plain if form == "plain" else replace(plain, **changed)
         rows = rows_of(problem, [algorithm], words(100, SEEDS), budget + 1, (budget,))[0, :, 0]
         rows = np.where(np.isfinite(rows), rows, np.inf)
         found[form] = {"average": float(np.mean(rows[:, 0])), "last": float(np.median(rows[:, 1]))}
@@ -71,7 +77,7 @@ def measured(name: str, budget: int) -> dict[str, dict[str, float]]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--problems", default=",".join(PROBLEMS))
+    parser.add_argument("--problems", default=",".join(FORMS))
     parser.add_argument("--budget", type=int, default=20_000)
     parser.add_argument("--out", default=str(RESULT))
     given = parser.parse_args()

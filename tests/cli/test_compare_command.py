@@ -122,7 +122,8 @@ def test_interrupted(tmp_path: Path) -> None:
     code += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
     code += "def run(*args, progress, **options):\n    if signals: os.kill(os.getpid(), signals.pop())\n"
     code += "    for _ in range(10**9): progress(1, 2)\n"
-    code += "signals = [signal.SIGINT]; compare.run = run; sys.argv = ['normstorm', *sys.argv[1:]]; main()"
+    code += "signals = [signal.SIGINT]; compare.run = compare.run_lanes = run\n"
+    code += "sys.argv = ['normstorm', *sys.argv[1:]]; main()"
     words = ["compare", "--problems", "quadratic", "--tune", "--json"]
     done = subprocess.run([sys.executable, "-c", code, *words], cwd=tmp_path, capture_output=True, text=True)
     assert (done.returncode, done.stdout) == (130, "")

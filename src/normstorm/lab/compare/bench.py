@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from normstorm.algorithms.core import Algorithm
 from normstorm.engine.execution import platform, width_class
 from normstorm.engine.results import Trace
 from normstorm.engine.run import cores, run
@@ -34,6 +35,7 @@ from .board import (
     seed_scores,
 )
 from .ends import distances, ends, measuring
+from .lanes import LANES, run_lanes
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import paths
 from .quantiles import estimate
@@ -70,14 +72,19 @@ def board(
         if reason is not None
     ]
     named = {name: [n for n in _named(name, problem, known) if bench.affords(name, n[2])] for name in able}
-    measured = bench.measure("runs", {n: [s for _, _, s in named[n]] for n in able}, bench.seeds)
-    for name in able:
-        for (kind, label, _), one in zip(named[name], measured[name], strict=True):
-            rows.append(Row(problem_spec, name, kind, label, one))
+    wanted = {n: [s for _, _, s in named[n]] for n in able}
     if request.tune:
         theory = {n: [s for kind, _, s in named[n] if kind == THEOREM] for n in able}
         grids, targets = bench.search(known, theory)
-        rows += bench.tuned(grids, targets, measured)
+        picked = bench.picks(grids, targets)
+        for name, own in picked.items():
+            wanted[name] += [s for i in own if (s := grids[name].settings[i]) not in wanted[name]]
+    measured = bench.measure("runs", wanted, bench.seeds)
+    for name in able:
+        for (kind, label, _), one in zip(named[name], measured[name], strict=False):
+            rows.append(Row(problem_spec, name, kind, label, one))
+    if request.tune:
+        rows += bench.tuned(grids, picked, measured)
     else:
         targets = request.targets or _targets(list(measured.values()), known, bench.start_value)
     order = {name: i for i, name in enumerate(request.algorithms)}
@@ -171,46 +178,72 @@ class Bench:
 
         The algorithms take turns, so that one program is seldom compiled by two threads.
         """
-        longest = max(map(len, settings.values()), default=0)
-        turns = [(name, s[i]) for i in range(longest) for name, s in settings.items() if i < len(s)]
-        found: dict[str, list[MethodRun]] = {name: [] for name in settings}
-        stop = Event()
+        groups = {name: self._groups(name, own) for name, own in settings.items()}
+        longest, total = max(map(len, groups.values()), default=0), sum(map(len, settings.values()))
+        turns = [(name, own[i]) for i in range(longest) for name, own in groups.items() if i < len(own)]
+        found: dict[str, dict[int, MethodRun]] = {name: {} for name in settings}
+        stop, done = Event(), 0
         with ThreadPoolExecutor(self.threads) as pool:
             try:
-                results = pool.map(lambda turn: self._one(turn[0], turn[1], seeds, stop), turns)
-                for done, ((name, _), one) in enumerate(zip(turns, results, strict=True), 1):
-                    found[name].append(one)
+                results = pool.map(lambda t: self._some(t[0], [settings[t[0]][i] for i in t[1]], seeds, stop), turns)
+                for (name, group), runs in zip(turns, results, strict=True):
+                    found[name].update(zip(group, runs, strict=True))
+                    done += len(group)
                     if self.progress is not None:
-                        self.progress(self.problem_spec, what, done, len(turns))
+                        self.progress(self.problem_spec, what, done, total)
             except BaseException:  # the pool would else finish everything before an interruption is heard
                 stop.set()
                 pool.shutdown(cancel_futures=True)
                 raise
-        return found
+        return {name: [own[i] for i in range(len(own))] for name, own in found.items()}
+
+    def _groups(self, name: str, settings: Sequence[Settings]) -> list[list[int]]:
+        """Places of the settings that are run together: those that differ in numbers alone, if a search is to come."""
+        if not self.request.tune:
+            return [[i] for i in range(len(settings))]
+        own: dict[Any, list[int]] = {}
+        for i, one in enumerate(settings):
+            algorithm = build(name, one)
+            own.setdefault((jax.tree.structure(algorithm), self._steps(algorithm)), []).append(i)
+        return [same[i : i + LANES] for same in own.values() for i in range(0, len(same), LANES)]
+
+    def _steps(self, algorithm: Algorithm) -> int:
+        return algorithm.steps(self.request.budget, self.size)
+
+    def _some(self, name: str, settings: Sequence[Settings], seeds: range, stop: Event) -> list[MethodRun]:
+        """Side by side if there is room for that, else one after the other."""
+        algorithms = [build(name, one) for one in settings]
+        if self.request.tune and not _varies(algorithms[0]):
+            with jax.enable_x64(True):
+                kept = {**self._kept, "progress": partial(_heed, stop)}
+                x, steps = self.problem.start(), self._steps(algorithms[0])
+                traces = run_lanes(self.problem, algorithms, x, steps, seeds, **kept)
+                if traces is not None:
+                    return [self._measured(*pair) for pair in zip(settings, traces, strict=True)]
+        return [self._one(name, one, seeds, stop) for one in settings]
+
+    @property
+    def _kept(self) -> dict[str, Any]:
+        return {"records": RECORDS, "candidates": 1, "average": self.size is None, "width": self.width}
 
     def _one(self, name: str, settings: Settings, seeds: range, stop: Event) -> MethodRun:
         algorithm = build(name, settings)
-        steps = algorithm.steps(self.request.budget, self.size)
-        exact = self.size is None
-
-        def heed(done: int, steps: int) -> None:
-            if stop.is_set():
-                raise CancelledError
-
+        steps, varies = self._steps(algorithm), _varies(algorithm)
         with jax.enable_x64(True):
             x = self.problem.start()
-            kept: dict[str, Any] = {"records": RECORDS, "candidates": 1, "average": exact, "width": self.width}
-            go: Callable[..., Trace] = partial(run, self.problem, algorithm, x, threads=1, progress=heed, **kept)
-            varies = getattr(algorithm.estimator, "least", None) is not None
+            kept = {**self._kept, "threads": 1, "progress": partial(_heed, stop)}
+            go: Callable[..., Trace] = partial(run, self.problem, algorithm, x, **kept)
             trace = go(steps, seeds[:WIDTH] if varies else seeds)
             if varies:  # its cost is a matter of the run, of which some seeds are asked first
                 steps = _spending(trace, self.request.budget)
                 same = steps == trace.steps and len(seeds) <= WIDTH
                 trace = trace if same else go(steps, seeds)
-            last, best = ends(self._measure_ends, trace)
-        diverged = int(np.count_nonzero(trace.diverged_at))
-        far = distances(x, trace)
-        return MethodRun(settings, steps, diverged, int(trace.cost.sum()), paths(trace), last, best, far)
+            return self._measured(settings, trace)
+
+    def _measured(self, settings: Settings, trace: Trace) -> MethodRun:
+        last, best = ends(self._measure_ends, trace)
+        diverged, far = int(np.count_nonzero(trace.diverged_at)), distances(self.problem.start(), trace)
+        return MethodRun(settings, trace.steps, diverged, int(trace.cost.sum()), paths(trace), last, best, far)
 
     def search(self, known: Scales, theory: dict[str, list[Settings]]) -> tuple[dict[str, Grid], tuple[float, ...]]:
         """Everybody's grid, with settings of theorems beside it, extended until the best of every goal lies inside."""
@@ -240,34 +273,29 @@ class Bench:
         wanted, average = (np.array([grid.scored[i, g] for i in range(len(grid.runs))]) for g in (goal, AVERAGE))
         return Scores(wanted, average, np.array([one.last.value for one in grid.runs]))
 
+    def picks(self, grids: dict[str, Grid], targets: Sequence[float]) -> dict[str, dict[int, list[Goal]]]:
+        """The best settings of every algorithm, by their places in its grid, and the goals that each is best for."""
+        found: dict[str, dict[int, list[Goal]]] = {name: {} for name in grids}
+        for name, grid in grids.items():
+            goals: tuple[Goal, ...] = (*targets, *ENDS)
+            for goal in goals:
+                found[name].setdefault(int(self.scores(grid, goal).best(self.start_value)), []).append(goal)
+        return found
+
     def tuned(
-        self, grids: dict[str, Grid], targets: Sequence[float], measured: dict[str, list[MethodRun]]
+        self, grids: dict[str, Grid], picked: dict[str, dict[int, list[Goal]]], measured: dict[str, list[MethodRun]]
     ) -> list[Row]:
-        """The best setting of every algorithm for every goal, run with the seeds of the comparison if it was not."""
-        goals: tuple[Goal, ...] = (*targets, *ENDS)
-        start = self.start_value
-        scores = {name: {goal: self.scores(grid, goal) for goal in goals} for name, grid in grids.items()}
-        picks: dict[str, dict[int, list[Goal]]] = {name: {} for name in grids}
-        for name, tables in scores.items():
-            for goal, table in tables.items():
-                picks[name].setdefault(int(table.best(start)), []).append(goal)
-        ran = {
-            n: {i: one for i in own for one in measured[n] if one.settings == grids[n].settings[i]}
-            for n, own in picks.items()
-        }
-        todo = {n: [i for i in own if i not in ran[n]] for n, own in picks.items()}
-        again = self.measure("tuned", {n: [grids[n].settings[i] for i in todo[n]] for n in picks}, self.seeds)
+        """Rows of the settings that were picked, from their runs with the seeds of the comparison."""
         rows = []
-        for name, own in picks.items():
-            grid, runs = grids[name], ran[name] | dict(zip(todo[name], again[name], strict=True))
-            refused = int(scores[name][AVERAGE].refused(start).sum())
+        for name, own in picked.items():
+            grid = grids[name]
+            runs = {i: one for i in own for one in measured[name] if one.settings == grid.settings[i]}
+            refused = int(self.scores(grid, AVERAGE).refused(self.start_value).sum())
             searched = sum(run.cost for run in grid.runs)
-            for i, goal_list in own.items():
-                choices = {g: self._choice(scores[name][g], grid, runs, g) for g in goal_list}
-                label, counts = _label(goal_list), (searched, len(grid.runs), refused)
-                rows.append(
-                    Row(self.problem_spec, name, TUNED, label, runs[i], None, tuple(goal_list), *counts, choices)
-                )
+            for i, goals in own.items():
+                choices = {g: self._choice(self.scores(grid, g), grid, runs, g) for g in goals}
+                label, counts = _label(goals), (searched, len(grid.runs), refused)
+                rows.append(Row(self.problem_spec, name, TUNED, label, runs[i], None, tuple(goals), *counts, choices))
         return rows
 
     def _choice(self, table: Scores, grid: Grid, again: dict[int, MethodRun], goal: Goal) -> Choice:
@@ -277,6 +305,16 @@ class Bench:
 
 
 GOAL_WORDS = {AVERAGE: "the budget", LAST: "the last point", BEST: "the best point"}
+
+
+def _varies(algorithm: Algorithm) -> bool:
+    """Whether what a step costs is decided on the way."""
+    return getattr(algorithm.estimator, "least", None) is not None
+
+
+def _heed(stop: Event, done: int, steps: int) -> None:
+    if stop.is_set():
+        raise CancelledError
 
 
 def _spending(trace: Trace, budget: int) -> int:

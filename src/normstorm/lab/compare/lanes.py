@@ -1,0 +1,140 @@
+"""Settings of one algorithm side by side: the lanes of a batch, which all have the same seeds.
+
+A seed's samples do not depend on the setting, so they are drawn once for all lanes, and one compiled program with
+longer loops serves them all. A lane's numbers are those of the setting's own run, but for the last digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from operator import itemgetter
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from normstorm._shared.jax_internals import compiler_options
+from normstorm._shared.pytrees import Fixed, bytes_of
+from normstorm.algorithms.core import Algorithm
+from normstorm.engine.batches import SeedBatches
+from normstorm.engine.execution import Execution, platform, prepare
+from normstorm.engine.loop import Batch, ExecutionConfig, advance
+from normstorm.engine.recording import Recorder, RecordSchedule, SavedIterates
+from normstorm.engine.results import Trace
+from normstorm.problems.check import as_point, check_problem
+
+LANES = 3  # of a batch: few enough that a search, which asks for two or three settings at a time, fills most of them
+NEAR = 2**18  # bytes of the states of all lanes, or of their products with the rows of a problem
+Tree = Any
+# What all lanes share: the seeds, the step, and when something is written down.
+AXES = Batch(None, 0, Recorder(0, 0, SavedIterates(0, None), None), None)  # type: ignore[arg-type]
+
+
+@cache
+def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, ...]) -> Any:
+    """`engine.execution.program` for lanes."""
+
+    def steps(problem: Any, algorithms: Algorithm, stop: Any, schedule: RecordSchedule, lanes: Batch) -> Batch:
+        problem = problem if fixed is None else fixed.problem
+
+        def lane(algorithm: Algorithm, batch: Batch) -> Batch:
+            return advance(problem, algorithm, config, stop, schedule, batch)
+
+        moved: Batch = jax.vmap(lane, (0, AXES), AXES)(algorithms, lanes)
+        return moved
+
+    return jax.jit(steps, compiler_options=compiler_options(config.wide, config.quick))
+
+
+def room(execution: Execution) -> int:
+    """Lanes that fit into the nearer memory, LANES at most. A GPU has one."""
+    if platform() != "cpu":
+        return 1
+    rows = getattr(execution.problem, "size", None) or 1
+    each = execution.config.width * max(bytes_of(execution.form), 8 * rows)
+    return max(1, min(LANES, NEAR // each))
+
+
+@dataclass(frozen=True)
+class LaneExecution(Execution):
+    """An execution whose algorithm has a number for every lane; lanes beyond the settings repeat the last one."""
+
+    settings: tuple[Algorithm, ...]
+    lanes: int
+
+    @cached_property
+    def numbers(self) -> Algorithm:
+        filled = [*self.settings, *(self.settings[-1],) * (self.lanes - len(self.settings))]
+        dtype = jax.tree.leaves(self.form.x)[0].dtype
+        numbers: Algorithm = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), dtype), *filled)
+        return numbers
+
+    def begin(self, x: Tree) -> list[Batch]:
+        return [_each(lambda leaf: jnp.broadcast_to(leaf, (self.lanes, *leaf.shape)), b) for b in super().begin(x)]
+
+    def advance(self, stop: int, batch: Batch) -> Batch:
+        problem = self.problem if self.fixed is None else ()
+        classes = tuple(map(type, (self.problem, *vars(self.algorithm).values())))
+        steps = _program(self.config, self.fixed, classes)
+        done: Batch = steps(problem, self.numbers, np.int32(stop), self.padded, batch)
+        done.t.block_until_ready()
+        return done
+
+    def results(self, batches: list[Batch]) -> list[Trace]:
+        """One for every setting."""
+        kept = jax.device_get(batches)
+        return [
+            replace(self, algorithm=algorithm).result([_each(itemgetter(i), batch) for batch in kept])
+            for i, algorithm in enumerate(self.settings)
+        ]
+
+
+class LaneBatches(SeedBatches):
+    """Seeds of all lanes on their way."""
+
+    def __init__(self, execution: LaneExecution, x: Tree) -> None:
+        self.execution, self.batches, self.threads = execution, execution.begin(x), 1
+
+
+def _each(change: Callable[[Any], Any], batch: Batch) -> Batch:
+    """Another batch: what belongs to lanes is changed, what they share is not."""
+    kept, same = batch.recorder, partial(jax.tree.map, change)
+    saved = SavedIterates(same(kept.saved.x), kept.saved.step)
+    recorder = Recorder(same(kept.stats), same(kept.records), saved, kept.row)
+    return batch._replace(state=same(batch.state), recorder=recorder)
+
+
+def run_lanes(
+    problem: Any,
+    algorithms: Sequence[Algorithm],
+    x0: Tree,
+    steps: int,
+    seeds: Sequence[int],
+    *,
+    progress: Callable[[int, int], None],
+    **kept: Any,
+) -> list[Trace] | None:
+    """What `engine.run` returns for each of these algorithms, which differ in numbers alone; None if there is no room.
+
+    `kept` are its records, candidates, average and width.
+    """
+    x = as_point("run", x0, problem)
+    check_problem("run", problem, x)
+    plain = prepare(problem, algorithms[0], x, steps, list(seeds), **kept)
+    lanes = room(plain)
+    if lanes == 1:
+        return None
+    found = []
+    for first in range(0, len(algorithms), lanes):
+        few = tuple(algorithms[first : first + lanes])
+        execution = LaneExecution(
+            **vars(plain) | {"config": plain.config._replace(quick=True)}, settings=few, lanes=lanes
+        )
+        batches = LaneBatches(execution, x)
+        for done in batches.rounds(steps):
+            progress(done, steps)
+        found += execution.results(batches.batches)
+    return found

@@ -1,0 +1,95 @@
+"""Settings side by side against each setting's own run."""
+
+from threading import Event
+
+import jax
+import numpy as np
+import pytest
+
+from normstorm.engine.execution import prepare
+from normstorm.lab.compare import lanes
+from normstorm.lab.compare.bench import Bench
+from normstorm.lab.compare.lanes import LANES, room, run_lanes
+from normstorm.lab.compare.methods import METHODS, build, scales
+from normstorm.lab.compare.request import CompareRequest
+from normstorm.problems import registry
+
+# An average point, coins that decide what a step costs, restarts, and states of a method's own.
+CASES = [
+    ("exp-quad", "schedule_free_sgd"),
+    ("exp-quad", "page"),
+    ("noisy-valley", "meta_storm"),
+    ("dro-chi2", "storm"),
+    ("phase-retrieval", "sarah"),
+]
+KEPT = {"records": 16, "candidates": 1, "width": 8, "progress": lambda done, steps: None}
+
+
+def settings_of(name: str, problem: object, budget: int, count: int) -> list[dict]:
+    """Small steps, so that rounding is not what decides."""
+    known = scales(problem, budget)
+    return [METHODS[name].at(known, (-i, METHODS[name].rung)) for i in range(count)]
+
+
+@pytest.mark.parametrize("spec, name", CASES)
+def test_lanes_are_the_settings_own_runs(spec: str, name: str) -> None:
+    """A full group of lanes and one with a single setting; two batches of seeds, one not full."""
+    problem = registry.get(spec)
+    bench = Bench(CompareRequest((spec,), (name,), budget=1500, seeds=40, tune=True), spec, problem, 1, None)
+    settings = settings_of(name, problem, 1500, LANES + 1)
+    side_by_side = bench.measure("search", {name: settings}, bench.seeds)[name]
+    with jax.enable_x64(True):
+        for found, one in zip(side_by_side, settings, strict=True):
+            alone = bench._one(name, one, bench.seeds, Event())
+            assert (found.settings, found.steps, found.cost) == (one, alone.steps, alone.cost)
+            assert np.array_equal(found.paths.cost, alone.paths.cost)
+            assert found.paths.mean == pytest.approx(alone.paths.mean, rel=1e-11)
+            assert found.distance == pytest.approx(alone.distance, rel=1e-11)
+            for mine, other in ((found.last, alone.last), (found.best, alone.best)):
+                assert mine.grad_norm == pytest.approx(other.grad_norm, rel=1e-9)
+                assert mine.value == pytest.approx(other.value, rel=1e-11)
+
+
+def test_a_lane_does_not_depend_on_its_company() -> None:
+    """Not on its place, not on padding, and not on a lane that diverges."""
+    problem = registry.get("exp-quad")
+    good, other, wild = (build("sgd", {"eta": eta}) for eta in (0.01, 0.02, 1e200))
+    with jax.enable_x64(True):
+        x = problem.start()
+        alone, crowd = (
+            run_lanes(problem, own, x, 300, range(8), average=True, **KEPT) for own in ([good], [wild, other, good])
+        )
+    assert np.array_equal(alone[0].grad_norm, crowd[2].grad_norm)
+    assert np.array_equal(alone[0].last, crowd[2].last) and np.array_equal(alone[0].smallest.x, crowd[2].smallest.x)
+    assert np.all(crowd[0].diverged_at > 0) and not crowd[2].diverged_at.any()
+    assert not np.array_equal(crowd[1].grad_norm, crowd[2].grad_norm)
+
+
+def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of 200 gradients for every seed leaves the nearer memory: such runs are made one by one."""
+    problem = registry.get("dro-chi2")
+    with jax.enable_x64(True):
+        x = problem.start()
+
+        def made(name: str) -> int:
+            algorithm = build(name, METHODS[name].default(scales(problem, 1000)))
+            kept = {"records": 16, "candidates": 1, "average": False, "width": 32}
+            return room(prepare(problem, algorithm, x, 10, list(range(8)), **kept))
+
+        assert made("sgd") == LANES and made("saga") == 1
+        monkeypatch.setattr(lanes, "NEAR", 2 * 32 * 8 * 200)
+        assert made("sgd") == 2
+        monkeypatch.setattr(lanes, "platform", lambda: "gpu")
+        assert made("sgd") == 1
+        saga = [build("saga", {"eta": 0.01})]
+        assert run_lanes(problem, saga, x, 10, range(8), average=False, **(KEPT | {"width": 32})) is None
+
+
+def test_groups_differ_in_numbers_alone() -> None:
+    problem = registry.get("exp-quad")
+    request = CompareRequest(("exp-quad",), budget=2000, seeds=4, tune=True)
+    bench = Bench(request, "exp-quad", problem, 1, None)
+    settings = [{"eta": 0.1 * (i + 1), "K": 1 + 3 * (i % 2)} for i in range(11)]
+    assert bench._groups("normalized_sgd", settings) == [[0, 2, 4], [6, 8, 10], [1, 3, 5], [7, 9]]
+    plain = Bench(CompareRequest(("exp-quad",), budget=2000, seeds=4), "exp-quad", problem, 1, None)
+    assert plain._groups("normalized_sgd", settings[:3]) == [[0], [1], [2]], "one program for a default alone"
