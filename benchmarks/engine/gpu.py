@@ -88,9 +88,9 @@ def engine(problem: Any, seeds: int, steps: int) -> None:
 
 
 @partial(jax.jit, static_argnums=1)
-def _naive(problem: Any, seeds: int, steps: Any) -> Any:
+def _naive(problem: Any, seeds: int, steps: Any, start: Any) -> Any:
     """As one would first write it; `jax.random` draws if the problem lets it."""
-    keys, start = jax.random.split(jax.random.key(0), seeds), single(problem.start())
+    keys = jax.random.split(jax.random.key(0), seeds)
 
     def one(t: Any, key: jax.Array, x: Any, x_prev: Any, m: Any, kept: Any) -> Any:
         total, least, best, best_x = kept
@@ -113,7 +113,7 @@ def _naive(problem: Any, seeds: int, steps: Any) -> Any:
 
 
 def naive(problem: Any, seeds: int, steps: int) -> None:
-    jax.block_until_ready(_naive(problem, seeds, steps))
+    jax.block_until_ready(_naive(problem, seeds, steps, single(problem.start())))
 
 
 class OffChip:
