@@ -29,7 +29,7 @@ from .certify import PointCertificate, certify, promised_test
 from .fast_arm import MOST_TESTS
 from .fingerprint import fingerprint
 from .fresh import signed_seed, whole_size
-from .precision_modes import ask
+from .precision_modes import ask, in_precision
 
 Tree = Any
 Path = str | os.PathLike[str]
@@ -163,7 +163,7 @@ def _first_that_passes(promise: Promise, problem: Problem, seed: int, cost: int,
         spent, tests = spent + found.samples, tests + 1
         if best is None or found.upper_bound <= best.upper_bound:
             best, x = found, _of(points, j)
-        if found.certified:
+        if found.passed:  # where samples contradict the constants, no other candidate would do better
             break
     assert best is not None
     return Kept(x, best if best.sense == "exact" else replace(best, confidence=promise.confidence), cost, tests, spent)
@@ -174,7 +174,7 @@ def descend(problem: Problem, x1: Tree, constants: Constants, target: float, pas
     smooth = constants.in_mean_square
     known = not jax.tree_util.all_leaves([problem])
     plain, compiled = (partial(f, problem) for f in (_descended, _compiled_descended))
-    with jax.enable_x64(True):
+    with in_precision(problem):
         x = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x1)
         asked = 0
         while True:
