@@ -9,7 +9,8 @@ import pytest
 from jax.scipy.special import erf
 
 from normstorm import Constants, minimize
-from normstorm.algorithms import kalman_storm, sgd
+from normstorm.algorithms.kalman import kalman_storm
+from normstorm.algorithms.sgd import sgd
 from normstorm.problems import from_loss
 from normstorm.random import seed_words, step_key
 from normstorm.solve.stages import Stages
@@ -40,8 +41,11 @@ def stated(constants, **odd):
     return from_loss(lambda x, u: loss(x, u, **odd), box, start=START, constants=constants)
 
 
-@pytest.mark.parametrize("constants", [PLAIN, GROWING], ids=["L0 and sigma0", "L1 and sigma1"])
-@pytest.mark.parametrize(("odd", "kind"), [({"noise": 30.0}, "noise"), ({"bend": 3.0}, "smoothness")])
+@pytest.mark.parametrize(
+    ("constants", "odd", "kind"),
+    [(PLAIN, {"noise": 8.0}, "noise"), (GROWING, {"noise": 16.0}, "noise"), (GROWING, {"bend": 3.0}, "smoothness")],
+    ids=["sigma0", "sigma1", "L1"],
+)
 def test_what_is_false_on_the_way_alone_is_found(constants, odd, kind: str) -> None:
     problem = stated(constants, **odd)
     found = minimize(problem, target=0.3, progress=False)
@@ -52,9 +56,8 @@ def test_what_is_false_on_the_way_alone_is_found(constants, odd, kind: str) -> N
     assert not found.certificate.certified and found.void and "contradicted constants" in found.reason
 
 
-@pytest.mark.parametrize("constants", [PLAIN, GROWING])
-def test_true_constants_are_not_contradicted_by_any_step(constants) -> None:
-    found = minimize(stated(constants), target=0.3, seeds=3, progress=False)
+def test_true_constants_are_not_contradicted_by_any_step() -> None:
+    found = minimize(stated(GROWING), target=0.3, seeds=3, progress=False)
     assert found.contradictions.found == 0 and found.certificate.certified and not found.void
     assert found.contradictions.checked > 2 * int(found.trace.stopped_at[0])
 
@@ -92,8 +95,8 @@ def oracle(c: Constants, points, here, there):
     return np.array(noise), np.array(smooth)
 
 
-@pytest.mark.parametrize("constants", [PLAIN, GROWING])
-def test_comparisons_are_those_of_an_oracle(constants) -> None:
+def test_comparisons_are_those_of_an_oracle() -> None:
+    constants = GROWING
     problem, steps = stated(constants, noise=1.0), 12
     with jax.enable_x64(True):
         algorithm = kalman_storm()
@@ -104,16 +107,20 @@ def test_comparisons_are_those_of_an_oracle(constants) -> None:
         noise, smooth = oracle(constants, *path(problem, algorithm, 5, steps))
     for one, ratios in ((seen.noise, noise), (seen.smooth, smooth)):
         assert one.ratio == pytest.approx(ratios.max(), rel=1e-5) and one.step == 2 + int(ratios.argmax())
-    assert seen.checked == (steps - 1) + np.count_nonzero(smooth) and seen.wrong.sum() == 0
+    assert seen.checked == (steps - 1) + np.count_nonzero(smooth) and list(seen.wrong) == [
+        (noise > 1).sum(),
+        (smooth > 1).sum(),
+    ]
 
 
 def test_the_closest_sample_is_compared_with_the_gradient_itself() -> None:
-    """Noise that is 1.2 times what is stated: two samples need not be 2 sigma0 apart, one is too far from grad F."""
-    problem, false = stated(PLAIN), replace(PLAIN, sigma0=0.59)
+    """Noise that is 1.1 times what is stated: no two samples are 2 sigma0 apart, but one is too far from grad F."""
+    false = replace(PLAIN, sigma0=0.64)
+    problem = from_loss(loss, box, start=START, constants=false, objective=lambda x: 0.2 * jnp.sum(x**2))
     with jax.enable_x64(True):
         algorithm = witnessed(kalman_storm(), false)
-        stages = Stages(problem, algorithm, START, 200, [1])
-        stages.go(200)
+        stages = Stages(problem, algorithm, START, 60, [1])
+        stages.go(60)
         seen = stages.observed
         assert seen.wrong.sum() == 0
         found = search_check(problem, algorithm, [1], seen, false)
