@@ -2,7 +2,7 @@
 
 Exact gradients are free here, and nobody has to know when to stop: a setting costs what it has asked when ||grad F|| at
 the point that it hands out is first at most half of the target, looked at whenever a twentieth more steps are done; the
-median of the seeds. Of every method all settings that a comparison begins with (lab/compare/methods.py) are run, and for
+median of the seeds. Of every method all settings that a comparison begins with (lab/compare/methods.py) are run; for
 every problem and target the best one counts.
 """
 

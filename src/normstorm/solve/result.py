@@ -28,9 +28,9 @@ class Race(NamedTuple):
     """How a race went, in sample gradients of the first seed.
 
     search, testing    of the fast arm's run, and of all tests;   tests  how many were made
-    ended_by           "fast arm", "plan", "exact descent" (what was promised had to be run), or "nobody"
+    ended_by           "fast arm", "plan", "exact descent", "SPIDER" (what was promised had to be run), or "nobody"
     promised_run       of what was promised, if it had to be run
-    promised_by        "plan" or "exact descent", the cheaper; None: nothing was promised
+    promised_by        "plan", "exact descent" or "SPIDER", the cheapest; None: nothing was promised
     promise_cost       of what was promised, tests included;   plan_cost  of the plan, if there is one
     passes             exact gradients that exact descent is promised to take at most, of a finite sum
     rows               of a finite sum;   algorithm  of the fast arm
