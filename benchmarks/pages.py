@@ -596,7 +596,7 @@ def race_summary(report: dict[str, Any]) -> str:
         f"much in the median, {min(over):,.0f} at least; certified points {certified:,} of {seeds:,}, wrong ones "
         f"{wrong}. The largest cost of a seed is {max(row['most_over_promise'] for row in rows):.2g} of what a race "
         f"may cost. At a tenth of the first gradient norm the race costs {statistics.median(tenth):.2f} times the "
-        f"limit in the median, {max(tenth):.2f} at most."
+        f"limit in the median of the {len(tenth)} problems whose limit was measured, {max(tenth):.2f} at most."
     )
 
 

@@ -311,9 +311,9 @@ def test_double_precision_unless_the_start_is_single() -> None:
 def test_spider_is_promised_and_kept_where_rows_are_many() -> None:
     """20,000 rows: cheaper than exact descent, run until its estimate is short, and certified by a pass."""
     rows = np.random.default_rng(0).uniform(-0.5, 0.5, (20_000, 3))
-    known = Constants(1, 0, 1, 0, 1.6, noise="almost-sure")
+    known = Constants(1, 0, 3, 0, 1.6, noise="almost-sure")
     problem = from_loss(own.squares, rows, start=own.START, constants=known)
-    target = 0.5 * float(np.linalg.norm(own.START - rows.mean(axis=0)))
+    target = 0.3 * float(np.linalg.norm(own.START - rows.mean(axis=0)))
     promise = promise_of(known, target, 0.99, problem)
     assert promise.by == "SPIDER" and promise.cost == promise.restarted.cost < 0.6 * promise.descent_cost
     assert "SPIDER" in promise.statement and "exact descent would ask" in promise.statement

@@ -119,13 +119,13 @@ def test_comparisons_are_those_of_an_oracle() -> None:
 
 
 def test_the_closest_sample_is_compared_with_the_gradient_itself() -> None:
-    """Noise of length .7 where .6995 is stated: two samples are hardly ever 2 sigma0 apart, but one is too far."""
+    """Noise of length .7 where .69999 is stated: two samples are hardly ever 2 sigma0 apart, but one is too far."""
 
     def circle(key, n):
         angle = jax.random.uniform(key, (n,), maxval=2 * jnp.pi)
         return 0.7 * jnp.stack([jnp.cos(angle), jnp.sin(angle)], axis=1)
 
-    false = replace(PLAIN, sigma0=0.6995)
+    false = replace(PLAIN, sigma0=0.69999)
     problem = from_loss(loss, circle, start=START, constants=false, objective=lambda x: 0.2 * jnp.sum(x**2))
     with jax.enable_x64(True):
         algorithm = witnessed(kalman_storm(), false)
