@@ -1,6 +1,6 @@
 """What a race costs until its point is certified, beside the plan and beside what nobody can do without.
 
-    python -m benchmarks.lab.race [--only targets|limits|splits|rules] [--problems a,b] [--seeds n] [--out FILE]
+    python -m benchmarks.lab.race [--only targets|limits|splits|rules|watch] [--problems a,b] [--seeds n] [--out FILE]
 
 targets   every problem, targets .3, .1 and .03 of ||grad F(x_1)||, confidence .99: sample gradients of the race (median
           and largest of the seeds), of the plan with its tests, and of the promise; points whose exact gradient exceeds
@@ -10,6 +10,7 @@ limits    beside them: the cheapest search to half of the target, by exact gradi
           rows if they are fewer
 splits    with a budget: what is certified by the rule, over what fixed parts of the budget for the search give
 rules     with a target: the cost where tests begin at other heights of the error bar
+watch     how much longer steps take where every sample is held to stated constants, for one seed and for 32
 
 Prints rows as they are found, keeps those that are not measured now, writes all with the date and the kind of machine,
 and puts tables into docs/race.md.
@@ -21,6 +22,7 @@ import argparse
 import datetime
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +51,7 @@ from normstorm.problems import get, registry
 from normstorm.solve import fast_arm
 from normstorm.solve.fresh import FRESH, Gradients, whole_size
 from normstorm.solve.stages import Stages
+from normstorm.solve.witness import witnessed
 
 DELTA = 0.01
 PARTS = (0.3, 0.1, 0.03)
@@ -56,6 +59,7 @@ LIMITED = PARTS[:2]  # to search for the third with every setting takes hours
 SPLIT = ("quadratic", "exp-quad", "noisy-valley", "double-well", "quartic-sum")
 BUDGET, FIXED = 20_000, (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 RULED, HEIGHTS = ("quadratic", "quartic-sum", "double-well", "noisy-valley", "cosh-cosine"), (0.7, 0.85, 1.0, 1.2, 1.5)
+WATCHED, TURNS = ("quadratic", "noisy-valley", "dro-regression", "logistic-nonconvex"), 5
 LONGEST = 3_000_000  # steps of a search whose gradients nobody counts
 
 
@@ -167,13 +171,37 @@ def rules(seeds: int) -> Iterator[dict[str, Any]]:
         yield {"problem": name, "target": goal, "seeds": seeds, "costs": costs}
 
 
+def watch() -> Iterator[dict[str, Any]]:
+    """Medians of turns that alternate, as the machine may have other work."""
+    for name in WATCHED:
+        problem = get(name)
+        plain = kalman_storm()
+        forms = plain, witnessed(plain, problem.constants(None, "almost-sure"))
+        for seeds, steps in ((1, 50_000), (32, 5_000)):
+            times = np.array([[seconds(problem, form, seeds, steps) for form in forms] for _ in range(TURNS)])
+            ratio = float(np.median(times[:, 1] / times[:, 0]))
+            yield {
+                "problem": name,
+                "width": seeds,
+                "microseconds": float(np.median(times[:, 0])) / steps * 1e6,
+            } | {"watched": ratio}
+
+
+def seconds(problem: Any, algorithm: Any, seeds: int, steps: int) -> float:
+    stages = Stages(problem, algorithm, problem.start(), 10**7, seeds)
+    stages.go(1000)
+    begun = time.perf_counter()
+    stages.go(1000 + steps)
+    return time.perf_counter() - begun
+
+
 def identity(row: dict[str, Any]) -> tuple[str, float]:
-    return row["problem"], row.get("part", 0.0)
+    return row["problem"], row.get("part", row.get("width", 0.0))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["targets", "limits", "splits", "rules"])
+    parser.add_argument("--only", choices=["targets", "limits", "splits", "rules", "watch"])
     parser.add_argument("--problems", type=lambda text: text.split(","), default=list(registry.PROBLEMS))
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--out", type=Path, default=RESULTS / "race.json")
@@ -185,6 +213,7 @@ def main() -> None:
         "limits": lambda: limits(given.problems, min(given.seeds, 8)),
         "splits": lambda: splits(given.seeds),
         "rules": lambda: rules(given.seeds),
+        "watch": watch,
     }
     for name, measured in parts.items():
         if given.only not in (None, name):

@@ -46,7 +46,7 @@ CARE = 4096  # units of roundoff, of gradients and of x, that a comparison leave
 KINDS = "noise", "smoothness"
 
 
-class Noted(NamedTuple):
+class PairSeen(NamedTuple):
     """Of step t: the gradients of its sample at x_t and at x_{t-1}."""
 
     here: Tree
@@ -73,7 +73,7 @@ class Testimony(NamedTuple):
     noise, smooth       `Closest` of each kind
     """
 
-    noted: Noted
+    noted: PairSeen
     last: Tree
     size: Any
     bound: Any
@@ -103,12 +103,12 @@ class Witness:
         zero, count = jnp.zeros_like(size), jnp.zeros((), jnp.uint32)
         none = Closest(zero, jnp.zeros((), jnp.int32), zero, zero, x, x)
         bound = jnp.minimum(jnp.asarray(self.first_gradient, size.dtype), self._local(size))
-        noted = Noted(grads.g, grads.g if self.paired else None)
+        noted = PairSeen(grads.g, grads.g if self.paired else None)
         return Testimony(noted, grads.g, size, bound, none.step + 1, count, jnp.zeros(2, jnp.uint32), none, none)
 
     def note(self, m_prev: Tree, m: Tree, grads: GradientSample, *weights: Any) -> Testimony:
         state: Testimony = weights[-1]
-        noted = Noted(grads.g_sub, grads.g_prev) if self.paired else Noted(grads.g)
+        noted = PairSeen(grads.g_sub, grads.g_prev) if self.paired else PairSeen(grads.g)
         return state._replace(noted=noted)
 
     def follow(
@@ -118,7 +118,7 @@ class Witness:
         x: Tree,
         m: Tree,
         size: Any,
-        noted: Noted,
+        noted: PairSeen,
         grad_norm: Any,
         count: Any,
         state: Testimony,
