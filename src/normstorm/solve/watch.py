@@ -80,9 +80,9 @@ class Contradictions:
 
     def joined(self, other: Contradictions) -> Contradictions:
         """Both together; the first example is this one's, if it has one."""
-        numbers = (getattr(self, name) + getattr(other, name) for name in ("checked", "noise", "smoothness"))
-        asked = self.sample_gradients + other.sample_gradients
-        return Contradictions(*numbers, self.first or other.first, asked, self.start + other.start)
+        names = "checked", "noise", "smoothness", "sample_gradients", "start"
+        numbers: dict[str, int] = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Contradictions(first=self.first or other.first, **numbers)
 
     @property
     def statement(self) -> str:
@@ -126,7 +126,7 @@ def search_check(problem: Problem, algorithm: Any, seeds: Sequence[int], seen: A
     if not isinstance(seen, Testimony):  # the algorithm is not one that is watched
         return Contradictions(0, 0, 0, "", 0)
     rows = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], seen) for i in range(len(seeds))]
-    noise, smoothness = np.sum([row.wrong for row in rows], axis=0, dtype=np.int64)
+    noise, smoothness = (sum(int(row.wrong[kind]) for row in rows) for kind in (0, 1))
     checked, first = sum(int(row.checked) for row in rows), ""
     for seed, row in zip(seeds, rows, strict=True):
         broken = [one for one in (row.noise, row.smooth) if one.ratio > 1]
@@ -134,12 +134,12 @@ def search_check(problem: Problem, algorithm: Any, seeds: Sequence[int], seen: A
             one = min(broken, key=lambda closest: int(closest.step))
             words = TWO if one is row.noise else ONE
             first = f"in step {int(one.step)} of seed {seed}, where {words.format(one.seen, one.allowed)}"
-    found = Contradictions(checked, int(noise), int(smoothness), first, 0)
+    found = Contradictions(checked, noise, smoothness, first, 0)
     if found.found:
         return found
     looked = []
     for kind in ("noise", "smooth"):
-        best = max(range(len(rows)), key=lambda i, kind=kind: float(getattr(rows[i], kind).ratio))
+        best = int(np.argmax([float(getattr(row, kind).ratio) for row in rows]))
         one = getattr(rows[best], kind)
         if one.ratio > 0 and is_finite((one.x_prev, one.x)):
             samples = drawn_samples(problem, algorithm, seeds[best], int(one.step))
