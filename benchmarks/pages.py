@@ -553,9 +553,11 @@ def race_table(report: dict[str, Any]) -> str:
     head = ["problem", "target", "race, median", "largest", "search, test of the first", "plan", "plan / race"]
     head += ["promise", "limit", "race / limit", "wrong"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
+    known = race_limits(report)
     for row in report["targets"]:
+        limit = known.get((row["problem"], row["part"]))
         plan = ["-", "-"] if row["plan"] is None else [f"{row['plan']:.2g}", f"{row['plan_over_race']:,.0f}"]
-        limit = ["-", "-"] if row["limit"] is None else [f"{row['limit']:,.0f}", f"{row['over_limit']:.2f}"]
+        beside = ["-", "-"] if limit is None else [f"{limit:,.0f}", f"{row['cost'] / limit:.2f}"]
         promise = f"{row['promise']:.2g} {row['promised_by']}"
         cells = [
             row["problem"],
@@ -563,9 +565,28 @@ def race_table(report: dict[str, Any]) -> str:
             f"{row['cost']:,.0f}",
             f"{row['most']:,}",
         ]
-        cells += [f"{row['search']:,}, {row['testing']:,}", *plan, promise, *limit]
+        cells += [f"{row['search']:,}, {row['testing']:,}", *plan, promise, *beside]
         cells.append(f"{row['violations']} of {row['seeds']}")
         lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def race_limits(report: dict[str, Any]) -> dict[tuple[str, float], float]:
+    """By problem and part: the cheapest search and the test."""
+    return {(row["problem"], row["part"]): row["search"] + row["test"] for row in report.get("limits", ())}
+
+
+def race_limits_table(report: dict[str, Any]) -> str:
+    """What each search costs to half of a tenth of the first gradient norm, the test, and who was cheapest."""
+    rows = [row for row in report["limits"] if row["part"] == 0.1]
+    names = list(dict.fromkeys(name for row in rows for name in row["searches"]))
+    lines = [f"| problem | {' | '.join(names)} | test | limit |", "|---" * (3 + len(names)) + "|"]
+    for row in rows:
+        each = (row["searches"].get(name) for name in names)
+        cells = ["-" if cost is None else f"{'**' if cost == row['search'] else ''}{cost:,.0f}" for cost in each]
+        cells = [f"{cell}**" if cell.startswith("**") else cell for cell in cells]
+        cells += [f"{row['test']:,.0f}", f"{row['search'] + row['test']:,.0f}"]
+        lines.append(f"| {row['problem']} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -573,7 +594,9 @@ def race_summary(report: dict[str, Any]) -> str:
     """Medians over problems and targets, and the largest of what must not be large."""
     rows = report["targets"]
     over = [row["plan_over_race"] for row in rows if row["plan_over_race"] is not None]
-    tenth = [row["over_limit"] for row in rows if row["part"] == 0.1 and row["over_limit"] is not None]
+    limits = race_limits(report)
+    places = [(row["problem"], row["part"]) for row in rows]
+    tenth = [row["cost"] / limits[at] for row, at in zip(rows, places, strict=True) if at[1] == 0.1 and at in limits]
     wrong, seeds = sum(row["violations"] for row in rows), sum(row["seeds"] for row in rows)
     certified = sum(row["certified"] for row in rows)
     return (
@@ -581,7 +604,7 @@ def race_summary(report: dict[str, Any]) -> str:
         f"much in the median, {min(over):,.0f} at least; certified points {certified:,} of {seeds:,}, wrong ones "
         f"{wrong}. The largest cost of a seed is {max(row['most_over_promise'] for row in rows):.2g} of what a race "
         f"may cost. At a tenth of the first gradient norm the race costs {statistics.median(tenth):.2f} times the "
-        f"limit in the median, {max(tenth):.2f} at most."
+        f"limit in the median of the {len(tenth)} problems whose limit was measured, {max(tenth):.2f} at most."
     )
 
 

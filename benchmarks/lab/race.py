@@ -1,14 +1,16 @@
 """What a race costs until its point is certified, beside the plan and beside what nobody can do without.
 
-    python -m benchmarks.lab.race [--only targets|splits|rules] [--problems a,b] [--seeds n] [--out results/race.json]
+    python -m benchmarks.lab.race [--only targets|limits|splits|rules|watch] [--problems a,b] [--seeds n] [--out FILE]
 
 targets   every problem, targets .3, .1 and .03 of ||grad F(x_1)||, confidence .99: sample gradients of the race (median
           and largest of the seeds), of the plan with its tests, and of the promise; points whose exact gradient exceeds
-          what is certified; and the limit: the search to half of the target, by exact gradients that nobody counts,
-          with the cheaper of kalman_storm's two forms, and 2 log(1/delta) trace/(target/2)^2 samples, or all rows if
-          they are fewer
+          what is certified
+limits    beside them: the cheapest search to half of the target, by exact gradients that nobody counts, with tuned
+          methods (race_limit.py) and both forms of kalman_storm, and 2 log(1/delta) trace/(target/2)^2 samples, or all
+          rows if they are fewer
 splits    with a budget: what is certified by the rule, over what fixed parts of the budget for the search give
 rules     with a target: the cost where tests begin at other heights of the error bar
+watch     how much longer steps take where every sample is held to stated constants, for one seed and for 32
 
 Prints rows as they are found, keeps those that are not measured now, writes all with the date and the kind of machine,
 and puts tables into docs/race.md.
@@ -20,6 +22,7 @@ import argparse
 import datetime
 import json
 import math
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,20 +34,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from benchmarks.lab.race_limit import tuned_searches
 from benchmarks.machine import describe, one_core_in_double
-from benchmarks.pages import RESULTS, fill, race_rules_table, race_splits_table, race_summary, race_table
+from benchmarks.pages import (
+    RESULTS,
+    fill,
+    race_limits_table,
+    race_rules_table,
+    race_splits_table,
+    race_summary,
+    race_table,
+)
 from normstorm import minimize
 from normstorm.algorithms.kalman import kalman_storm
 from normstorm.problems import get, registry
 from normstorm.solve import fast_arm
 from normstorm.solve.fresh import FRESH, Gradients, whole_size
 from normstorm.solve.stages import Stages
+from normstorm.solve.witness import witnessed
 
 DELTA = 0.01
 PARTS = (0.3, 0.1, 0.03)
+LIMITED = PARTS[:2]  # to search for the third with every setting takes hours
 SPLIT = ("quadratic", "exp-quad", "noisy-valley", "double-well", "quartic-sum")
 BUDGET, FIXED = 20_000, (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 RULED, HEIGHTS = ("quadratic", "quartic-sum", "double-well", "noisy-valley", "cosh-cosine"), (0.7, 0.85, 1.0, 1.2, 1.5)
+WATCHED, TURNS = ("quadratic", "noisy-valley", "dro-regression", "logistic-nonconvex"), 5
 LONGEST = 3_000_000  # steps of a search whose gradients nobody counts
 
 
@@ -52,18 +67,14 @@ def targets(problems: list[str], seeds: int) -> Iterator[dict[str, Any]]:
     for name in problems:
         problem = get(name)
         first = float(jnp.linalg.norm(problem.full_grad(problem.start())))
-        goals = [part * first for part in PARTS]
-        searches = cheapest_searches(problem, goals, min(seeds, 8))
-        for part, goal, search in zip(PARTS, goals, searches, strict=True):
+        for part in PARTS:
+            goal = part * first
             found = minimize(problem, target=goal, confidence=1 - DELTA, seeds=seeds, progress=False)
-            yield row_of(name, part, goal, found, search)
+            yield row_of(name, part, goal, found)
 
 
-def row_of(name: str, part: float, goal: float, found: Any, search: float | None) -> dict[str, Any]:
-    race, rows = found.race, found.race.rows
-    samples = 2 * math.log(1 / DELTA) * variance(get(name), found.x) / (goal / 2) ** 2
-    test = samples if rows is None else min(samples, rows)
-    limit = None if search is None else search + test
+def row_of(name: str, part: float, goal: float, found: Any) -> dict[str, Any]:
+    race = found.race
     cost = median(race.costs)
     return {
         "problem": name,
@@ -82,20 +93,33 @@ def row_of(name: str, part: float, goal: float, found: Any, search: float | None
         "promise": race.promise_cost,
         "plan_over_race": None if race.plan_cost is None else race.plan_cost / cost,
         "most_over_promise": max(race.costs) / (2 * race.promise_cost),
-        "limit": limit,
-        "over_limit": None if limit is None else cost / limit,
         "ended_by": dict(Counter([race.ended_by])),
     }
 
 
-def cheapest_searches(problem: Any, goals: list[float], seeds: int) -> list[float | None]:
-    """Of both forms of kalman_storm: the median cost at which ||grad F(x_t)|| is first at most half of each goal."""
-    forms = [kalman_storm(), *([kalman_storm(table=True)] if whole_size(problem) is not None else [])]
-    each = [first_costs(problem, form, goals, seeds) for form in forms]
-    return [min((cost for cost in costs if cost is not None), default=None) for costs in zip(*each, strict=True)]
+def limits(problems: list[str], seeds: int) -> Iterator[dict[str, Any]]:
+    """The cheapest search of all, for every problem and target, and the test behind it."""
+    for name in problems:
+        problem = get(name)
+        first = float(jnp.linalg.norm(problem.full_grad(problem.start())))
+        goals = [part * first for part in LIMITED]
+        searches, x = {}, None
+        for form in ("plain", "table") if whole_size(problem) is not None else ("plain",):
+            costs, x = first_costs(problem, kalman_storm(table=form == "table"), goals, seeds)
+            searches["kalman_storm" if form == "plain" else "kalman_storm, table"] = costs
+        reached = [cost for costs in searches.values() for cost in costs if cost is not None]
+        searches |= tuned_searches(problem, goals, seeds, max(reached, default=float(LONGEST)))
+        for j, (part, goal) in enumerate(zip(LIMITED, goals, strict=True)):
+            each = {method: costs[j] for method, costs in searches.items()}
+            by = min((cost, method) for method, cost in each.items() if cost is not None)
+            samples = 2 * math.log(1 / DELTA) * variance(problem, x) / (goal / 2) ** 2
+            rows = whole_size(problem)
+            row = {"problem": name, "part": part, "seeds": seeds, "searches": each, "by": by[1], "search": by[0]}
+            yield row | {"test": samples if rows is None else min(samples, rows)}
 
 
-def first_costs(problem: Any, algorithm: Any, goals: list[float], seeds: int) -> list[float | None]:
+def first_costs(problem: Any, algorithm: Any, goals: list[float], seeds: int) -> tuple[list[float | None], Any]:
+    """Of each goal, and a point of the end."""
     norms = jax.jit(jax.vmap(lambda x: jnp.linalg.norm(jnp.ravel(problem.full_grad(x)))))
     stages = Stages(problem, algorithm, problem.start(), LONGEST, seeds)
     reached = np.full((len(goals), seeds), np.nan)
@@ -103,7 +127,8 @@ def first_costs(problem: Any, algorithm: Any, goals: list[float], seeds: int) ->
         stages.go(min(max(stages.t + 1, math.ceil(1.05 * stages.t)), LONGEST))
         below = np.asarray(norms(stages.point))[None] <= np.array(goals)[:, None] / 2
         reached = np.where(np.isnan(reached) & below, stages.cost, reached)
-    return [float(np.median(row)) if np.isfinite(row).all() else None for row in reached]
+    costs = [float(np.median(row)) if np.isfinite(row).all() else None for row in reached]
+    return costs, jax.tree.map(lambda leaf: leaf[0], stages.point)
 
 
 def variance(problem: Any, x: Any) -> float:
@@ -146,13 +171,37 @@ def rules(seeds: int) -> Iterator[dict[str, Any]]:
         yield {"problem": name, "target": goal, "seeds": seeds, "costs": costs}
 
 
+def watch() -> Iterator[dict[str, Any]]:
+    """Medians of turns that alternate, as the machine may have other work."""
+    for name in WATCHED:
+        problem = get(name)
+        plain = kalman_storm()
+        forms = plain, witnessed(plain, problem.constants(None, "almost-sure"))
+        for seeds, steps in ((1, 50_000), (32, 5_000)):
+            times = np.array([[seconds(problem, form, seeds, steps) for form in forms] for _ in range(TURNS)])
+            ratio = float(np.median(times[:, 1] / times[:, 0]))
+            yield {
+                "problem": name,
+                "width": seeds,
+                "microseconds": float(np.median(times[:, 0])) / steps * 1e6,
+            } | {"watched": ratio}
+
+
+def seconds(problem: Any, algorithm: Any, seeds: int, steps: int) -> float:
+    stages = Stages(problem, algorithm, problem.start(), 10**7, seeds)
+    stages.go(1000)
+    begun = time.perf_counter()
+    stages.go(1000 + steps)
+    return time.perf_counter() - begun
+
+
 def identity(row: dict[str, Any]) -> tuple[str, float]:
-    return row["problem"], row.get("part", 0.0)
+    return row["problem"], row.get("part", row.get("width", 0.0))
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=["targets", "splits", "rules"])
+    parser.add_argument("--only", choices=["targets", "limits", "splits", "rules", "watch"])
     parser.add_argument("--problems", type=lambda text: text.split(","), default=list(registry.PROBLEMS))
     parser.add_argument("--seeds", type=int, default=50)
     parser.add_argument("--out", type=Path, default=RESULTS / "race.json")
@@ -161,8 +210,10 @@ def main() -> None:
     report = json.loads(given.out.read_text(encoding="utf-8")) if given.out.exists() else {}
     parts = {
         "targets": lambda: targets(given.problems, given.seeds),
+        "limits": lambda: limits(given.problems, min(given.seeds, 8)),
         "splits": lambda: splits(given.seeds),
         "rules": lambda: rules(given.seeds),
+        "watch": watch,
     }
     for name, measured in parts.items():
         if given.only not in (None, name):
@@ -176,7 +227,12 @@ def main() -> None:
             report["date"] = datetime.date.today().isoformat()
             given.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     if given.out == RESULTS / "race.json":
-        tables = {"race": race_table, "race-summary": race_summary, "race-splits": race_splits_table}
+        tables = {
+            "race": race_table,
+            "race-limits": race_limits_table,
+            "race-summary": race_summary,
+            "race-splits": race_splits_table,
+        }
         for name, table in (tables | {"race-rules": race_rules_table}).items():
             fill("race.md", name, table(report))
 

@@ -93,3 +93,9 @@ def test_other_names_and_a_file_that_is_read(tmp_path: Path) -> None:
         files.toml_table("spec", str(tmp_path))
     (tmp_path / "é.toml").write_text("a = 'é'", encoding="utf-8")
     assert files.toml_table("spec", str(tmp_path / "é.toml")) == {"a": "é"}
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no such directory here")
+def test_a_directory_that_only_says_that_it_can_be_written_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^run: checkpoint must be a writable file; got /proc/self/a\.ckpt"):
+        files.writable("run: checkpoint", Path("/proc/self/a.ckpt"))

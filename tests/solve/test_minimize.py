@@ -212,8 +212,10 @@ def test_the_bound_from_the_estimates_of_each_seed() -> None:
 
 
 def test_target_and_budget_make_the_plan() -> None:
-    found = solve(plan=None, budget=PLAN.sample_gradients, confidence=0.9)
-    assert found.plan == plan(own.KNOWN, budget=PLAN.sample_gradients, confidence=0.9)
+    budget = PLAN.sample_gradients
+    found = solve(plan=None, budget=budget, confidence=0.9)
+    assert found.plan == plan(own.KNOWN, budget=budget - 8 * 39, confidence=0.9)
+    assert found.sample_gradients <= budget
     assert found.trace.steps == found.plan.horizon
     assert found.violations == 0, "true with probability 0.9 at least, and this seed is fixed"
 

@@ -98,7 +98,7 @@ def test_a_start_that_single_precision_rounds_keeps_its_constants() -> None:
     with jax.enable_x64(False):
         found = minimize(problem, budget=2000, confidence=0.9, method="plan", samples=60, progress=False)
     assert found.precision.dtype == "float32" and found.precision.adequate
-    assert found.plan == plan(own.KNOWN, budget=2000, confidence=0.9)
+    assert found.plan == plan(own.KNOWN, budget=2000 - 8 * 60, confidence=0.9)
 
 
 def test_single_precision_that_does_not_resolve_the_step() -> None:

@@ -18,8 +18,9 @@ from normstorm.problems.user import from_loss
 from normstorm.solve.certify import best_bound, certify, race_test
 from normstorm.solve.fast_arm import MOST_TESTS, Allowance, run_fast_arm
 from normstorm.solve.promise import CANDIDATES, Promise, descend, keep, promise_of, share_of_test
-from normstorm.solve.race import allowance_of, exact_norms, nothing_promised
+from normstorm.solve.race import _weighed, allowance_of, exact_norms, nothing_promised
 from normstorm.solve.value import value_at
+from normstorm.solve.watch import Contradictions
 
 TARGET = 0.1
 
@@ -180,7 +181,7 @@ def test_a_point_that_is_too_steep_is_given_up() -> None:
 
 def promised(by_descent: bool) -> Promise:
     found = promise_of(own.KNOWN, 1.0, 0.9, own.problem)
-    return replace(found, passes=found.passes if by_descent else None)
+    return replace(found, passes=found.passes if by_descent else None, restarted=None)
 
 
 def test_what_was_promised_is_kept() -> None:
@@ -271,9 +272,13 @@ def test_a_certificate_holds_its_own_samples_to_the_noise_that_it_assumes() -> N
     false = from_loss(own.squares, box, start=own.START, constants=replace(KNOWN, sigma0=0.3))
     for asked in ({"samples": 256}, {"target": 3.0}):
         found = certify(false, own.START, **asked)
-        assert 0 < found.contradicted <= found.samples and "of these samples contradict them" in found.guarantee
+        assert (
+            0 < found.contradicted <= found.samples
+            and "samples contradict them: nothing is certified" in found.guarantee
+        )
+        assert found.passed and not found.certified
     raced = run_fast_arm(false, own.START, kalman_storm(), 1, Allowance(0.2, 0.01, 4000, 4000)).certificates[0]
-    assert raced.certified and raced.contradicted > 0
+    assert raced.passed and not raced.certified and raced.contradicted > 0
 
 
 def test_a_search_that_ends_above_the_start_returns_the_start() -> None:
@@ -301,3 +306,33 @@ def test_double_precision_unless_the_start_is_single() -> None:
         minimize(loss, rows, "a", target=0.01)
     with pytest.raises(ValueError, match=r"^minimize: width must be one of"):
         minimize(loss, rows, np.ones(2), target=0.01, width=0)
+
+
+def test_spider_is_promised_and_kept_where_rows_are_many() -> None:
+    """20,000 rows: cheaper than exact descent, run until its estimate is short, and certified by a pass."""
+    rows = np.random.default_rng(0).uniform(-0.5, 0.5, (20_000, 3))
+    known = Constants(1, 0, 3, 0, 1.6, noise="almost-sure")
+    problem = from_loss(own.squares, rows, start=own.START, constants=known)
+    target = 0.3 * float(np.linalg.norm(own.START - rows.mean(axis=0)))
+    promise = promise_of(known, target, 0.99, problem)
+    assert promise.by == "SPIDER" and promise.cost == promise.restarted.cost < 0.6 * promise.descent_cost
+    assert "SPIDER" in promise.statement and "exact descent would ask" in promise.statement
+    with jax.enable_x64(True):
+        both = keep(promise, problem, own.START, [0, 7], None, None)
+    for kept in both:
+        assert kept.certificate.sense == "exact" and kept.certificate.certified
+        assert kept.run + kept.spent <= promise.cost and kept.spent == len(rows)
+    assert not np.array_equal(both[0].x, both[1].x)
+
+
+def test_contradictions_of_any_seed_are_in_void() -> None:
+    """A certificate that rests on them is none, whoever's samples they are; one by a pass over all rows stays."""
+    found = minimize(STREAM, target=0.5, seeds=2, progress=False)
+    assert found.certificate.certified and found.race.contradicted == (0, 0) and not found.void
+    other = replace(found, race=found.race._replace(contradicted=(0, 3)))
+    assert "3 fresh samples of all seeds contradict it" in other.void
+    against = Contradictions(10, 1, 0, "in step 3 of seed 1", 0)
+    weighed = _weighed(found, against, 0.5, None)
+    assert not weighed.certificate.certified and weighed.certificate.passed and "contradicted" in weighed.reason
+    exact = replace(found, certificate=replace(found.certificate, sense="exact"))
+    assert _weighed(exact, against, 0.5, None).certificate.certified

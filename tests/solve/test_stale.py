@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from normstorm import certify
+from normstorm import Constants, certify, minimize
 from normstorm.algorithms import normalized_storm
 from normstorm.engine import run
 from normstorm.problems import from_loss
@@ -63,3 +63,19 @@ def test_programs_stay_while_the_loss_is_the_same(monkeypatch: pytest.MonkeyPatc
     certify(problem, np.ones(3), exact=True)
     other = {"a": 2 * ROWS["a"], "y": ROWS["y"]}
     certify(from_loss(by_global, other, np.zeros(3)), np.ones(3), exact=True)
+
+
+def test_what_single_precision_has_traced_answers_nothing_in_double() -> None:
+    """A plan in single precision rounds the arrays that the loss mentions; its certificate, and a race, do not."""
+    scale = np.array([1.1, 1.3, 0.7]) / 3
+    rows = ROWS["a"]
+
+    def loss(x, row):
+        return 0.5 * jnp.sum(scale * (x - row) ** 2)
+
+    problem = from_loss(loss, rows, np.zeros(3, np.float32), constants=Constants(0.44, 0, 2.0, 0, 2.0))
+    with jax.enable_x64(False):
+        for asked in ({"method": "plan", "target": 0.9}, {"target": 0.05}):
+            found = minimize(problem, progress=False, **asked)
+            true = np.linalg.norm(scale * (np.asarray(found.x, np.float64) - rows.mean(axis=0)))
+            assert found.certificate.mean_norm == pytest.approx(true, rel=1e-12)

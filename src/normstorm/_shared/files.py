@@ -43,6 +43,12 @@ def writable(what: str, path: Path) -> None:
     exists = os.path.exists(path)
     if (exists and not (path.is_file() and os.access(path, os.W_OK))) or not os.access(path.parent, os.W_OK):
         raise ValueError(f"{what} must be a writable file; got {path}")
+    trial = _beside(path)
+    try:  # a directory that says it can be written may still refuse, as those of the kernel do
+        trial.open("xb").close()
+        trial.unlink()
+    except OSError as error:
+        raise ValueError(f"{what} must be a writable file; got {path} ({error.strerror})") from None
 
 
 def toml_table(what: str, file: str) -> dict[str, Any]:
@@ -72,6 +78,10 @@ def writing() -> bool:
     return bool(_written)
 
 
+def _beside(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+
+
 def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None:
     """Write beside the target, wait for the disk, and rename: a reader finds the old file or the new one, whole.
 
@@ -79,7 +89,7 @@ def write_atomically(path: str | os.PathLike[str], content: bytes | str) -> None
     Text is written as UTF-8.
     """
     path = Path(path)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    beside = _beside(path)
     with whole():
         try:
             with beside.open("xb") as file:

@@ -42,6 +42,11 @@ def content_hash(*values: Any) -> str:
     return _digest(values, {}).hex()
 
 
+def holds_doubles(*values: Any) -> bool:
+    """Whether a NumPy or JAX array, or number, of double precision is among what the hash is made of."""
+    return any(piece.startswith(b"array <f8") for piece in _pieces(values, {}))
+
+
 def _digest(value: Any, seen: Seen) -> bytes:
     content = hashlib.sha256()
     for piece in _pieces(value, seen):

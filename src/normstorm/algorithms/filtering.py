@@ -145,28 +145,27 @@ class Filtered:
         step = jax.tree.map(jnp.subtract, x, x_prev)
         length = norm(step)
         moved = length > 0
-        fresh, change = self._measured(problem, x, x_prev, state, rows, moved)
+        fresh, here, there = self._measured(problem, x, x_prev, state, rows)
+        change = jax.tree.map(lambda h, p: jnp.where(moved, h - p, 0), here, there)
         after = self._updated(state, fresh, change, step, length)
         cost = self.K + jnp.where(moved, self.k, 0)
         if self.table:
             after, more = self._stored(problem, t, x, after, rows)
             cost = cost + more
         after, more = self._probed(problem, x, jax.tree.map(lambda s: s[: self.k], rows), after)
-        return GradientSample(fresh, filter=after), after, cost + more
+        return GradientSample(fresh, there, here, filter=after), after, cost + more
 
-    def _measured(
-        self, problem: Any, x: Tree, x_prev: Tree, state: Filter, rows: Tree, moved: jax.Array
-    ) -> tuple[Tree, Tree]:
-        """The fresh gradient, and the change from x_prev to x; of a table's rows less what is kept, plus its mean."""
+    def _measured(self, problem: Any, x: Tree, x_prev: Tree, state: Filter, rows: Tree) -> tuple[Tree, Tree, Tree]:
+        """The fresh gradient, of a table's rows less what is kept, plus its mean; those of k rows at both points."""
         K, k = self.K, self.k
         head, rest = jax.tree.map(lambda s: s[:k], rows), jax.tree.map(lambda s: s[k:], rows)
         here = fresh = problem.grad(x, head)
-        change = jax.tree.map(lambda h, p: jnp.where(moved, h - p, 0), here, problem.grad(x_prev, head))
+        there = problem.grad(x_prev, head)
         if k < K:
             fresh = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, here, problem.grad(x, rest))
         if self.table:
             fresh = jax.tree.map(lambda g, a, mean: g - jnp.mean(a[rows], 0) + mean, fresh, state.table, state.kept)
-        return fresh, change
+        return fresh, here, there
 
     def error_bar(self, state: Filter) -> jax.Array:
         """What ||m - grad F(x)|| is thought to be: a root mean square, no bound."""

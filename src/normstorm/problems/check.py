@@ -33,7 +33,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from normstorm._shared.jax_internals import unused
-from normstorm._shared.programs import forget_stale
+from normstorm._shared.programs import enter_mode, forget_stale
 from normstorm._shared.pytrees import dimension, misfit
 from normstorm.random import THREEFRY
 
@@ -63,6 +63,7 @@ def check_problem(who: str, problem: Any, x: Tree) -> None:
     the numbers are.
     """
     forget_stale(problem)
+    enter_mode(problem)
     known, alike = (id(problem), _form(x)), _alike(problem, x)
     if _fine.get(known) is problem:
         return

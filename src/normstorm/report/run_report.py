@@ -83,7 +83,8 @@ class RunReport:
         asked = self.request
         if self.result.race is not None:
             return None
-        return other_rule(self.result.planned, target=asked.target, budget=asked.budget, confidence=asked.confidence)
+        budget = None if asked.budget is None else self.result.planned.sample_gradients  # the run's part of it
+        return other_rule(self.result.planned, target=asked.target, budget=budget, confidence=asked.confidence)
 
     @property
     def command(self) -> str:

@@ -51,8 +51,8 @@ class PointCertificate:
     target     what was asked for, if anything was
     rounding   what another rounding of x changes in a sample gradient; the bound counts it
     lost_digits   it is more than a hundredth of the bound, and nothing is certified
-    contradicted  of the samples, so many are farther from grad F(x) than the noise that is assumed allows: what is
-                  certified is void
+    contradicted  samples that contradict what it rests on, the stated constants or range: then nothing is certified.
+                  They are its own or others of the same run; a full pass rests on nothing, and has none
     """
 
     upper_bound: float
@@ -68,8 +68,18 @@ class PointCertificate:
 
     @property
     def certified(self) -> bool:
-        """The bound is finite, and at most the target if there is one."""
+        """The bound is finite, at most the target if there is one, and no sample contradicts what it rests on."""
+        return self.passed and not self.contradicted
+
+    @property
+    def passed(self) -> bool:
+        """The bound is finite, and at most the target if there is one, whatever it rests on."""
         return self.upper_bound < math.inf and (self.target is None or self.upper_bound <= self.target)
+
+    def beside(self, contradicted: int) -> PointCertificate:
+        """The same in a run with so many contradictions to the constants, if it rests on them."""
+        rests = self.sense in ASSUMPTIONS
+        return replace(self, contradicted=max(self.contradicted, contradicted)) if rests else self
 
     @property
     def guarantee(self) -> str:
@@ -87,7 +97,11 @@ class PointCertificate:
         return (
             f"With probability at least {self.confidence:.12g} over {self.samples} fresh samples, ||grad F(x)|| is at "
             f"most {bound} at the returned point, if assumptions 2 and {ASSUMPTIONS[self.sense]} hold"
-            + (f"; but {self.contradicted:,} of these samples contradict them." if self.contradicted else ".")
+            + (
+                f"; but {self.contradicted:,} samples contradict them: nothing is certified."
+                if self.contradicted
+                else "."
+            )
         )
 
     def __str__(self) -> str:
@@ -243,6 +257,8 @@ def race_test(
         found = _fixed(source, min(SMALL * blocks, budget), delta, sense, whole, noise)
     else:
         found = _until(source, target, budget, delta, sense, whole, noise, PATIENT)
+    if known is not None and found.contradicted and whole is not None and found.samples + whole <= budget:
+        found = replace(_exact(source), samples=found.samples + whole)  # which rests on nothing
     return _of_race(found, known is None, looked, 1 - delta, target)
 
 

@@ -150,7 +150,7 @@ def estimate_constants(
     numbers = [*_numbers("L", G, S, word, seed), *_numbers("sigma", G, D[:, None], word, seed)]
     if proven and known is not None:
         numbers = [_proved(one, known) for one in numbers]
-    numbers += _of_start(problem, points, float(G[0]), how)
+    numbers += _of_start(problem, points, float(G[0]), float(np.mean(D[0] ** 2) / D.shape[1]) ** 0.5, how)
     cost = spent + D.size + S.size
     return EstimatedConstants(
         str(getattr(problem, "name", type(problem).__name__)),
@@ -228,12 +228,14 @@ def _proved(one: Estimated, known: Constants) -> Estimated:
     return Estimated(one.name, one.sense, value, value, value, "proof", "stated by the problem, with its proof")
 
 
-def _of_start(problem: Problem, points: list[Tree], first: float, how: str) -> Iterator[Estimated]:
-    """||grad F(x1)|| and the gap."""
-    known = how != "samples"
-    words = {"rows": "a pass over all rows", "formula": "the problem's full gradient", "samples": "a mean of samples"}
-    word, high = ("proof", first) if known else ("estimate", None)
-    yield Estimated("grad_norm", "start", first, first, high, word, words[how])
+def _of_start(problem: Problem, points: list[Tree], first: float, error: float, how: str) -> Iterator[Estimated]:
+    """||grad F(x1)|| and the gap; `error` is the root mean square of that of a mean of samples."""
+    words = {"rows": "a pass over all rows", "formula": "the problem's full gradient"}
+    if how in words:
+        yield Estimated("grad_norm", "start", first, first, first, "proof", words[how])
+    else:
+        ends = max(first - 2 * error, 0.0), first + 2 * error
+        yield Estimated("grad_norm", "start", first, *ends, "estimate", "a mean of samples, and two standard errors")
     if not getattr(problem, "is_exact", False):
         return
     values = [float(exact(problem, "value", point)) for point in points]

@@ -76,6 +76,7 @@ class Standing(NamedTuple):
     tests, spent   tests made, and their cost;   after   the cost of the search before which none is made
     ended, search  the step at which the race was over, 0 while it is not, and what the search had cost then
     found, kinds   numbers and words of the last certificate;   x   the point that it speaks of
+    against        samples of tests that contradict the stated constants;   testimony   of the search (witness.py)
     """
 
     tests: np.ndarray
@@ -86,6 +87,8 @@ class Standing(NamedTuple):
     found: np.ndarray
     kinds: np.ndarray
     x: Tree
+    against: np.ndarray
+    testimony: Tree
 
 
 @dataclass(frozen=True)
@@ -192,7 +195,16 @@ class _Arm:
         first = 0 if self.filtered else FIRST_TEST
         zero, point = np.zeros(n, np.int64), self.stages.point
         self.standing = Standing(
-            zero, zero, zero + first, zero, zero, np.zeros((n, 5)), np.zeros((n, 4), np.int64), point
+            zero,
+            zero,
+            zero + first,
+            zero,
+            zero,
+            np.zeros((n, 5)),
+            np.zeros((n, 4), np.int64),
+            point,
+            zero,
+            self.stages.observed,
         )
         self.standing = jax.tree.map(np.array, self.standing)
         if checkpoint is not None and os.path.exists(checkpoint):
@@ -252,9 +264,13 @@ class _Arm:
                 x = jax.tree.map(lambda leaf, i=i: leaf[i], points)
                 self._test(i, x, int(cost[i]), None if by_pass else (bar.size, bar.S))
             found = self.certificates[i]
-            passed = found is not None and found.certified and self.limits.target is not None
+            passed = found is not None and found.passed and self.limits.target is not None
             if passed or over or diverged[i] or (due and self.limits.target is None):
                 standing.ended[i], standing.search[i] = t, cost[i]
+        if len(ended := open_[standing.ended[open_] > 0]):
+            now = self.stages.observed  # a seed that has ended goes on beside the others
+            for kept, leaf in zip(jax.tree.leaves(standing.testimony), jax.tree.leaves(now), strict=True):
+                kept[ended] = leaf[ended]
 
     def _room(self, t: int, cost: int) -> int:
         return self.limits.search - cost - self._pending(t)
@@ -300,11 +316,12 @@ class _Arm:
             delta = limits.delta / (r * (r + 1))
             found = race_test(self.problem, x, limits.target, delta, budget, seen, seed, r)
         standing.tests[i], standing.spent[i] = r, standing.spent[i] + found.samples
+        standing.against[i] += found.contradicted
         standing.after[i] = cost + max(found.samples, cost if not self.filtered else cost // 2)
         before = self.certificates[i]
         if before is None or found.upper_bound <= before.upper_bound:
             if found.sense != "exact":
-                found = replace(found, confidence=1 - limits.delta)
+                found = replace(found, confidence=1 - limits.delta).beside(int(standing.against[i]))
             self._keep(i, found, x)
 
     def _keep(self, i: int, found: PointCertificate, x: Tree) -> None:

@@ -19,7 +19,7 @@ from normstorm.problems.protocol import Problem
 from normstorm.theory.fresh_samples import Summary
 from normstorm.theory.scatter import Scatter
 
-from .precision_modes import ask
+from .precision_modes import ask, in_precision
 
 Tree = Any
 Array = NDArray[np.float64]
@@ -41,7 +41,7 @@ class Gradients:
     def __init__(self, problem: Problem, x: Tree, seed: int, stream: int = FRESH, part: int = 0) -> None:
         self.problem, self.seed, self.stream, self.part = problem, seed, stream, part
         self.held: Callable[[Array], None] = lambda rows: None
-        with jax.enable_x64(True):
+        with in_precision(self.problem):
             self.x = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
         self.dimension = sum(int(np.size(leaf)) for leaf in jax.tree.leaves(self.x))
         self.chunk = max(min(CHUNK, NUMBERS // max(self.dimension, 1)), CHECKED)
@@ -51,7 +51,7 @@ class Gradients:
         count = 0
         while count < n:
             size = min(self.chunk, n - count)
-            with jax.enable_x64(True):
+            with in_precision(self.problem):
                 key = jax.random.fold_in(jax.random.key(self.seed), self.stream)
                 for number in (*((self.part,) if self.part else ()), group, start + count):
                     key = jax.random.fold_in(key, number)
@@ -61,11 +61,16 @@ class Gradients:
             yield rows
             count += size
 
+    def of(self, samples: Tree) -> Array:
+        """The gradients of these samples."""
+        with in_precision(self.problem):
+            return self._asked(_each, _compiled_each, self.x, samples)
+
     def rows(self) -> Iterator[Array]:
         """The gradient of every row of a finite sum once."""
         assert isinstance(self.problem, FiniteSum)
         for start in range(0, self.problem.size, self.chunk):
-            with jax.enable_x64(True):
+            with in_precision(self.problem):
                 numbers = jnp.arange(start, min(start + self.chunk, self.problem.size))
                 yield self._asked(_each, _compiled_each, self.x, numbers)
 
@@ -78,7 +83,7 @@ class Gradients:
         if not is_finite(self.x):
             return np.inf
         signs = np.random.default_rng(0)
-        with jax.enable_x64(True):
+        with in_precision(self.problem):
             key = jax.random.fold_in(jax.random.key(self.seed), self.stream)
             nudge = jax.tree.map(lambda leaf: signs.choice([-1.0, 1.0], np.shape(leaf)) * np.finfo(float).eps, self.x)
             points = jax.tree.map(lambda z, by: jnp.stack([z, z * (1 + by), z * (1 - by)]), self.x, nudge)
@@ -90,7 +95,7 @@ class Gradients:
 
     def spread(self) -> float:
         """The radius of a ball that holds every sample gradient at x, by the problem's `range`, as one program."""
-        with jax.enable_x64(True):  # x has the precision in which it is certified, whatever that of the caller is
+        with in_precision(self.problem):  # x has the precision in which it is certified, whatever that of the caller is
             return float(self._asked(_spread, _compiled_spread, self.x))
 
     def _asked(self, plain: Any, compiled: Any, *arguments: Any, **options: Any) -> Array:

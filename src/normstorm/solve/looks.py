@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from normstorm.problems.protocol import Problem
 
 from .fresh import Gradients, whole_size
-from .precision_modes import ask
+from .precision_modes import ask, in_precision
 
 Tree = Any
 Array = NDArray[np.float64]
@@ -62,11 +62,33 @@ def looks(problem: Problem, points: Sequence[Tree], samples: int, seed: int = 0)
         yield Look(float(np.linalg.norm(full)), apart, np.array(secants), np.array(lengths), largest, how)
 
 
+def look_again(problem: Problem, x: Tree, y: Tree, samples: Tree, fresh: int, seed: int = 0) -> Look:
+    """At x, of given samples and of their change to y; grad F is exact, or the mean of so many fresh ones.
+
+    Where it is a mean, fresh deviations stand beside the others, so that there are as many as it is made of.
+    """
+    source = Gradients(problem, x, seed)
+    rows, way = source.of(samples), float(np.linalg.norm(flat(y) - flat(x)))
+    change = np.linalg.norm(Gradients(problem, y, seed).of(samples) - rows, axis=1)
+    largest = float(np.max(np.linalg.norm(rows, axis=1)))
+    secants = (change / way)[None] if way > 0 else np.zeros((0, len(rows)))
+    ways = np.full(len(secants), way)
+    if getattr(problem, "is_exact", False):
+        full = flat(exact(problem, "full_grad", x))
+        deviations, how = np.linalg.norm(rows - full, axis=1), "formula"
+    else:
+        drawn = np.concatenate(list(source.draw(fresh)))
+        full = drawn.mean(axis=0)
+        deviations = np.linalg.norm(np.concatenate([rows, drawn[len(rows) :]]) - full, axis=1)
+        how = "samples"
+    return Look(float(np.linalg.norm(full)), deviations, secants, ways, largest, how)
+
+
 def exact(problem: Problem, name: str, x: Tree) -> Tree:
     """The problem's own value or full gradient in double precision."""
     # A problem that JAX does not know as a pytree cannot be an argument of a compiled function.
     known = not jax.tree_util.all_leaves([problem])
-    with jax.enable_x64(True):
+    with in_precision(problem):
         point = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
         compiled = partial(_compiled, problem, name=name) if known else None
         return ask(partial(_called, problem, name=name), compiled, point)

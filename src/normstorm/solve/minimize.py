@@ -43,6 +43,7 @@ from .beside import asked_beside
 from .certify import PointCertificate, chosen_certificate, sample_count
 from .fingerprint import fingerprint
 from .precision import assess
+from .precision_modes import in_precision
 from .progress import Progress
 from .race import run_race
 from .result import Result
@@ -122,7 +123,7 @@ def minimize(
     if _method(method, plan, stop, choose, samples) == "race":
         target, level = _check_race(target, budget, confidence)
         rho = validate.number("minimize", "rho", rho, validate.POSITIVE)
-        with jax.enable_x64(True):  # a start that is single stays so; what the loss mentions keeps its digits
+        with in_precision(problem):  # a start that is single stays so; what the loss mentions keeps its digits
             x0 = None if x0 is None else as_point("minimize", with_floats(x0), problem)
             return run_race(problem, x0, target, budget, level, seeds, algorithm, rho, progress, checkpoint, width)
     x0 = None if x0 is None else as_point("minimize", with_floats(x0), problem)
@@ -132,7 +133,9 @@ def minimize(
     if rho != 1.0:
         raise ValueError(f"minimize: rho must be left out unless method is 'race'; got rho={rho!r}")
     x1 = problem.start() if x0 is None else x0
-    found = _planned(problem, x0, target, budget, plan, confidence)
+    tests = CANDIDATES if choose == "two-phase" else 1
+    whole = budget if target is not None or plan is not None else _of_the_run(budget, samples, tests)
+    found = _planned(problem, x0, target, whole, plan, confidence)
     level = _level(found, confidence)
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
     algorithm, steps, reason = _watched(problem, x1, found, level, target if stop == "certified" else None)
@@ -151,6 +154,8 @@ def minimize(
             fingerprint=fingerprint(problem),
         )
     each = samples if samples is not None else default_samples(found, sense)
+    if budget is not None:
+        each = min(each, (budget - found.sample_gradients) // tests)
     trajectory = certificate_of(algorithm, trace, level, reason)
     x, reason, certificate, fresh = _choose(problem, trace, choose, level, each, sense)
     promise = _promise(found, choose, found.horizon) if stop == "plan" else UNPROMISED
@@ -159,8 +164,9 @@ def minimize(
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
     against = run_check(problem, trace, found.constants, x1, x)
+    certificate = certificate if against is None else certificate.beside(against.found)
     seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": against}
-    tests, exact = CANDIDATES if choose == "two-phase" else 1, trace.steps if problem.is_exact else 0
+    exact = trace.steps if problem.is_exact else 0
     seen["beside"] = asked_beside(problem, trace, tests, against, seen["value"], exact)
     return Result(x, reason, found, promise, trajectory, certificate, precision, trace, cost, stop, **seen)
 
@@ -216,6 +222,18 @@ def _level(plan: Plan, confidence: float | None) -> float:
             f"minimize: target and budget must lead to at most {LONGEST} steps; got a plan of {plan.horizon} steps"
         )
     return level
+
+
+def _of_the_run(budget: int | None, samples: int | None, tests: int) -> int | None:
+    """What of a budget the run of a plan may ask: the rest is for its tests, an eleventh if nothing else is asked."""
+    if budget is None:
+        return None
+    given = validate.whole("minimize", "budget", budget)
+    left = given - tests * samples if samples is not None else given - max(given // 11, 2 * tests)
+    if left < 1:
+        what = f"{tests} test{'' if tests == 1 else 's'} of {2 if samples is None else samples} samples"
+        raise ValueError(f"minimize: budget must be more than {what}; got budget={budget}")
+    return left
 
 
 def _watched(

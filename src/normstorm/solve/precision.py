@@ -27,7 +27,7 @@ from normstorm.problems.protocol import Problem
 from normstorm.theory.certificates import bound
 from normstorm.theory.plan import Plan, round_up
 
-from .precision_modes import ask
+from .precision_modes import ask, in_precision
 
 Tree = Any
 UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
@@ -132,12 +132,12 @@ def gradient_errors(problem: Problem, points: Tree, K: int, k: int) -> tuple[flo
     known = not jax.tree_util.all_leaves([problem])
     plain, compiled = (partial(f, problem, k=k) for f in (_gradients, _compiled_gradients))
     both = partial(ask, plain, compiled if known else None)
-    with jax.enable_x64(True):
+    with in_precision(problem):
         keys = jax.random.split(jax.random.fold_in(jax.random.key(0), KEY), len(jax.tree.leaves(points)[0]))
         # Numbers that both types hold: only what is computed from them differs.
         at, drawn = jax.tree.map(_single, (points, jax.vmap(lambda key: problem.sample(key, K))(keys)))
         exact = both(jax.tree.map(_double, at), jax.tree.map(_double, drawn))
-    with jax.enable_x64(False):
+    with in_precision(problem, False):
         rounded = both(at, drawn)
     error = _largest(jax.tree.map(lambda a, b: _flat(a) - _flat(b), exact, rounded))
     return error, _largest(jax.tree.map(_flat, exact))

@@ -6,7 +6,8 @@ in the other mode the function then fails, or is compiled into nonsense that XLA
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -14,7 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
+from normstorm._shared.programs import enter_mode
+
 Tree = Any
+
+
+@contextmanager
+def in_precision(problem: Any, double: bool = True) -> Iterator[None]:
+    """Ask this problem in double precision, or in single, by no program of the other one."""
+    with jax.enable_x64(double):
+        enter_mode(problem)
+        yield
 
 
 def ask(plain: Callable[..., Tree], compiled: Callable[..., Tree] | None, *arguments: Tree) -> Tree:

@@ -33,13 +33,14 @@ from .certify import PointCertificate, observed_spread
 from .fast_arm import Allowance, FastArm, fast_algorithm, run_fast_arm
 from .fingerprint import fingerprint
 from .fresh import whole_size
-from .precision_modes import ask
+from .precision_modes import ask, in_precision
 from .progress import Progress
 from .promise import Kept, Promise, keep, promise_of
 from .result import Race, Result
 from .trajectory import TrajectoryCertificate
 from .value import is_above, value_at
-from .watch import run_check
+from .watch import Contradictions, run_check, search_check, stated
+from .witness import witnessed
 
 Tree = Any
 UNKNOWN, PASSES = 10**6, 100  # sample gradients without constants, or so many passes over the data if they are more
@@ -66,7 +67,8 @@ def run_race(
 ) -> Result:
     """See `minimize`."""
     x1, constants = problem.start() if x0 is None else x0, known_constants(problem, x0)
-    arm = named_algorithm(algorithm, problem, x1)
+    known = stated(problem, constants)
+    arm = witnessed(named_algorithm(algorithm, problem, x1), known)
     promise, plan = None, None
     if target is not None and constants is not None:
         promise = promise_of(constants, target, confidence, problem)
@@ -82,21 +84,36 @@ def run_race(
         options: dict[str, Any] = {"width": width, "checkpoint": checkpoint, "fingerprint": fingerprint(problem)}
         fast = run_fast_arm(problem, x1, arm, todo, limits, progress=shown, **options)
         if promise is not None:
-            lost = [i for i in range(len(todo)) if not _certified(fast.certificates[i])]
+            lost = [i for i in range(len(todo)) if not _passed(fast.certificates[i])]
             found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
             kept = dict(zip(lost, found, strict=True)) if found else {}
     result = _result(problem, x1, promise, plan, fast, kept, arm, len(todo))
     contradictions = run_check(problem, fast.trace, constants, x1, result.x)
-    promised = result.promise
-    if contradictions is not None and contradictions.found and promise is not None:
-        promised = f"Void, as it rests on contradicted constants: {promised[0].lower()}{promised[1:]}"
-    certificate = replace(result.certificate, target=target)
+    if contradictions is not None and known is not None:
+        search = search_check(problem, arm, todo, fast.standing.testimony, known)
+        contradictions = search.joined(contradictions)
+    result = _weighed(result, contradictions, target, promise)
     recorded = int(np.sum(fast.trace.record_steps <= fast.trace.stopped_at.max()))
     exact = recorded + 1 if problem.is_exact else 0  # and the returned point
     tests = 0 if result.race is None else result.race.tests
     beside = asked_beside(problem, fast.trace, tests, contradictions, result.value, exact)
-    seen: dict[str, Any] = {"certificate": certificate, "contradictions": contradictions, "beside": beside}
-    return replace(result, promise=promised, **seen)
+    return replace(result, contradictions=contradictions, beside=beside)
+
+
+def _weighed(result: Result, against: Contradictions | None, target: float | None, promise: Promise | None) -> Result:
+    """With what contradictions, of any seed, leave of certificate, promise and reason."""
+    assert result.race is not None
+    found = max(0 if against is None else against.found, sum(result.race.contradicted))
+    certificate, promised, reason = (
+        replace(result.certificate, target=target).beside(found),
+        result.promise,
+        result.reason,
+    )
+    if found and promise is not None:
+        promised = f"Void, as it rests on contradicted constants: {promised[0].lower()}{promised[1:]}"
+    if certificate.passed and not certificate.certified:
+        reason = reason.replace("certified by", "the bound is that of") + ", which rests on contradicted constants"
+    return replace(result, certificate=certificate, promise=promised, reason=reason)
 
 
 def known_constants(problem: Problem, x0: Tree | None) -> Constants | None:
@@ -153,8 +170,8 @@ def allowance_of(
     return Allowance(target, delta, total - total // 2, total // 2)
 
 
-def _certified(certificate: PointCertificate | None) -> bool:
-    return certificate is not None and certificate.certified
+def _passed(certificate: PointCertificate | None) -> bool:
+    return certificate is not None and certificate.passed
 
 
 def _result(
@@ -177,6 +194,10 @@ def _result(
         rows=whole_size(problem),
         costs=tuple(one.cost for _, _, one in every),
         bounds=tuple(found.upper_bound for _, found, _ in every),
+        contradicted=tuple(
+            max(int(count), found.contradicted)
+            for count, (_, found, _) in zip(fast.standing.against, every, strict=True)
+        ),
         norms=None if norms is None else norms[1:],
         start_norm=None if norms is None else norms[0],
         start_value=None if first is None else first.value,
@@ -204,10 +225,10 @@ def _ended(fast: FastArm, kept: Kept | None, promise: Promise | None, i: int) ->
     at, found = fast.standing, fast.certificates[i]
     search, testing, tests = int(at.search[i]), int(at.spent[i]), int(at.tests[i])
     if kept is not None and promise is not None:
-        ended = promise.by if kept.certificate.certified else "nobody"
+        ended = promise.by if kept.certificate.passed else "nobody"
         race = Race(search, testing + kept.spent, tests + kept.tests, ended, promised_run=kept.run)
         return kept.x, kept.certificate, race
-    return fast.point(i), found or NOBODY, Race(search, testing, tests, "fast arm" if _certified(found) else "nobody")
+    return fast.point(i), found or NOBODY, Race(search, testing, tests, "fast arm" if _passed(found) else "nobody")
 
 
 def nothing_promised(problem: Problem, x: Tree, certificate: PointCertificate) -> str:
@@ -226,7 +247,7 @@ def exact_norms(problem: Problem, points: Tree) -> tuple[float, ...] | None:
     if not problem.is_exact:
         return None
     known = not jax.tree_util.all_leaves([problem])
-    with jax.enable_x64(True):
+    with in_precision(problem):
         at = jax.tree.map(lambda leaf: jnp.asarray(leaf, jnp.float64), points)
         found = ask(partial(_norms, problem), partial(_compiled_norms, problem) if known else None, at)
     return tuple(float(norm) for norm in np.asarray(found))

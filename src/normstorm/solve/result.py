@@ -28,13 +28,14 @@ class Race(NamedTuple):
     """How a race went, in sample gradients of the first seed.
 
     search, testing    of the fast arm's run, and of all tests;   tests  how many were made
-    ended_by           "fast arm", "plan", "exact descent" (what was promised had to be run), or "nobody"
+    ended_by           "fast arm", "plan", "exact descent", "SPIDER" (what was promised had to be run), or "nobody"
     promised_run       of what was promised, if it had to be run
-    promised_by        "plan" or "exact descent", the cheaper; None: nothing was promised
+    promised_by        "plan", "exact descent" or "SPIDER", the cheapest; None: nothing was promised
     promise_cost       of what was promised, tests included;   plan_cost  of the plan, if there is one
     passes             exact gradients that exact descent is promised to take at most, of a finite sum
     rows               of a finite sum;   algorithm  of the fast arm
     costs, bounds      every seed's cost, and what is certified of its point
+    contradicted       samples of every seed's tests that contradict the stated constants
     norms              ||grad F|| at every seed's point, where F is known; no certificate rests on it
     start_value, start_norm    F(x_1), exact or a mean over fresh samples, and ||grad F(x_1)||, where they are known
     """
@@ -52,6 +53,7 @@ class Race(NamedTuple):
     algorithm: str = ""
     costs: tuple[int, ...] = ()
     bounds: tuple[float, ...] = ()
+    contradicted: tuple[int, ...] = ()
     norms: tuple[float, ...] | None = None
     start_value: float | None = None
     start_norm: float | None = None
@@ -134,9 +136,9 @@ class Result:
         """Why nothing is guaranteed that rests on the stated constants; empty if no sample contradicts them."""
         if self.contradictions is not None and self.contradictions.found:
             return self.contradictions.statement
-        if beyond := self.certificate.contradicted:
-            samples = f"{beyond:,} of the {self.certificate.samples:,} samples at the returned point"
-            return f"Nothing that rests on the stated noise is guaranteed: {samples} contradict it."
+        if beyond := max(self.certificate.contradicted, 0 if self.race is None else sum(self.race.contradicted)):
+            whose = "fresh samples" if self.race is None or len(self.race.costs) == 1 else "fresh samples of all seeds"
+            return f"Nothing that rests on the stated noise is guaranteed: {beyond:,} {whose} contradict it."
         if self.value is not None and not math.isfinite(self.value.value):
             return f"Nothing is guaranteed of a loss that is not finite: F(x) was {self.value.value} in fresh samples."
         return ""

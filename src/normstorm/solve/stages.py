@@ -45,6 +45,11 @@ class Stages(SeedBatches):
         return self._rows(lambda batch: self._point(batch.state))
 
     @property
+    def observed(self) -> Tree:
+        """What an observer has seen; () if there is none."""
+        return self._rows(lambda batch: batch.state.observer)
+
+    @property
     def cost(self) -> np.ndarray:
         """Sample gradients asked by each seed."""
         return whole_number(*self._rows(lambda batch: (batch.recorder.stats.cost, batch.recorder.stats.carry)))

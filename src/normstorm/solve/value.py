@@ -15,7 +15,7 @@ from normstorm._shared.jsonable import jsonable
 from normstorm.problems.protocol import Problem
 
 from .fresh import FRESH, whole_size
-from .precision_modes import ask
+from .precision_modes import ask, in_precision
 
 Tree = Any
 SAMPLES = 4096
@@ -48,7 +48,7 @@ class Value(NamedTuple):
 def value_at(problem: Problem, x: Tree) -> Value | None:
     """In double precision; None if the problem knows neither F nor the loss of a sample."""
     loss = getattr(problem, "loss", None)
-    with jax.enable_x64(True):
+    with in_precision(problem):
         point = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x)
         if problem.is_exact:
             found = float(_asked(problem, _exact, _compiled_exact, point))

@@ -22,9 +22,10 @@ mean g of samples. A step of exact descent lowers F by at least h(g) = g^2/(2 (L
 
 Where F is sampled, F(x_1) - F(x) is a mean of losses less STANDARD_ERRORS standard errors: beyond doubt, but no proof.
 
-The samples are fresh ones, not those of the steps: to compare the gradients of every step with one another took a run
-1.3 to 1.7 times as long. What happens between the points is not seen. A certificate holds its own samples, all of
-them, to the noise that it assumes (held.py).
+**Every sample of a race's search** is held to what can be said of it without grad F, by the steps themselves
+(witness.py). If none is a counterexample, the samples that came closest are drawn again and held to the lines above.
+A certificate holds its own samples, all of them, to the noise that it assumes (held.py). A run of a plan is looked at
+in points alone.
 """
 
 from __future__ import annotations
@@ -45,12 +46,15 @@ from normstorm.theory.constants import Constants
 
 from .fresh import is_finite, whole_size
 from .held import ALARM, ROUNDING
-from .looks import MOST_ROWS, Array, Look, flat, looks, shifted
+from .looks import MOST_ROWS, Array, Look, flat, look_again, looks, shifted
 from .value import value_at
+from .witness import Testimony, drawn_samples
 
 Tree = Any
 SHARE, POINTS = 0.02, 8  # of the cost of a run, for its check; and where, at most
 STANDARD_ERRORS = 8
+TWO = "the gradients of two samples at a point are {:.4g} apart and sigma0, sigma1 allow {:.4g}"
+ONE = "the gradient of a sample changes by {:.4g} and L0 + L1 ||grad F|| allows {:.4g} for this way"
 LEAST, USUAL, MOST = 128, 256, 1024  # samples at a point; of 16, noise three times as large as stated is not seen
 
 
@@ -73,6 +77,12 @@ class Contradictions:
     @property
     def found(self) -> int:
         return self.noise + self.smoothness + self.start
+
+    def joined(self, other: Contradictions) -> Contradictions:
+        """Both together; the first example is this one's, if it has one."""
+        names = "checked", "noise", "smoothness", "sample_gradients", "start"
+        numbers: dict[str, int] = {name: getattr(self, name) + getattr(other, name) for name in names}
+        return Contradictions(first=self.first or other.first, **numbers)
 
     @property
     def statement(self) -> str:
@@ -99,12 +109,48 @@ def check_constants(
     return compared(list(looks(problem, points, samples, seed)), constants)
 
 
-def run_check(problem: Problem, trace: Trace, constants: Constants | None, x1: Tree, x: Tree) -> Contradictions | None:
-    """`check_run` for constants that somebody has stated: those of this package's own problems are proven."""
+def stated(problem: Problem, constants: Constants | None) -> Constants | None:
+    """Constants that somebody has stated: those of this package's own problems are proven."""
     room, _, file = type(problem).__module__.rpartition(".")
-    if constants is None or (room == "normstorm.problems" and file != "user"):
-        return None
-    return check_run(problem, trace, constants, x1, x)
+    return None if room == "normstorm.problems" and file != "user" else constants
+
+
+def run_check(problem: Problem, trace: Trace, constants: Constants | None, x1: Tree, x: Tree) -> Contradictions | None:
+    """`check_run` for constants that somebody has stated."""
+    known = stated(problem, constants)
+    return None if known is None else check_run(problem, trace, known, x1, x)
+
+
+def search_check(problem: Problem, algorithm: Any, seeds: Sequence[int], seen: Any, c: Constants) -> Contradictions:
+    """What every sample of the searches of all seeds says of the constants; `seen` has a row for every seed."""
+    if not isinstance(seen, Testimony):  # the algorithm is not one that is watched
+        return Contradictions(0, 0, 0, "", 0)
+    rows = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], seen) for i in range(len(seeds))]
+    noise, smoothness = (sum(int(row.wrong[kind]) for row in rows) for kind in (0, 1))
+    checked, first = sum(int(row.checked) for row in rows), ""
+    for seed, row in zip(seeds, rows, strict=True):
+        broken = [one for one in (row.noise, row.smooth) if one.ratio > 1]
+        if broken and not first:
+            one = min(broken, key=lambda closest: int(closest.step))
+            words = TWO if one is row.noise else ONE
+            first = f"in step {int(one.step)} of seed {seed}, where {words.format(one.seen, one.allowed)}"
+    found = Contradictions(checked, noise, smoothness, first, 0)
+    if found.found:
+        return found
+    looked = []
+    for kind in ("noise", "smooth"):
+        best = int(np.argmax([float(getattr(row, kind).ratio) for row in rows]))
+        one = getattr(rows[best], kind)
+        if one.ratio > 0 and is_finite((one.x_prev, one.x)):
+            samples = drawn_samples(problem, algorithm, seeds[best], int(one.step))
+            looked.append(
+                (
+                    look_again(problem, one.x_prev, one.x, samples, MOST),
+                    f"in step {int(one.step)} of seed {seeds[best]}",
+                )
+            )
+    again = compared([look for look, _ in looked], c, places=[place for _, place in looked])
+    return again.joined(found)
 
 
 def check_run(
@@ -146,7 +192,12 @@ def _decrease(problem: Problem, x1: Tree, x: Tree) -> float:
     return found if 0 < found < math.inf else 0.0
 
 
-def compared(seen: Sequence[Look], constants: Constants, decrease: Callable[[], float] | None = None) -> Contradictions:
+def compared(
+    seen: Sequence[Look],
+    constants: Constants,
+    decrease: Callable[[], float] | None = None,
+    places: Sequence[str] | None = None,
+) -> Contradictions:
     """Looks against constants; with what F(x_1) - F(x) is at least, the first look is at x_1 and the last one at x."""
     checked, counts, first = 0, {"noise": 0, "smoothness": 0, "start": 0}, ""
     for j, look in enumerate(seen):
@@ -156,7 +207,8 @@ def compared(seen: Sequence[Look], constants: Constants, decrease: Callable[[], 
             wrong = np.flatnonzero(one.left > one.right)
             checked, counts[one.kind] = checked + one.left.size, counts[one.kind] + wrong.size
             if wrong.size and not first:
-                first = f"at point {j + 1}, where {one.words(int(wrong[0]))}"
+                place = f"at point {j + 1}" if places is None else places[j]
+                first = f"{place}, where {one.words(int(wrong[0]))}"
     asked = sum(look.deviations.size + look.secants.size for look in seen)
     return Contradictions(checked, first=first, sample_gradients=asked, **counts)
 
