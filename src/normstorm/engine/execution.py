@@ -141,7 +141,7 @@ class Execution:
         W, n, dtype = self.config.width, len(self.seeds), jax.tree.leaves(x)[0].dtype
 
         def everywhere(value: Any, *before: int) -> Any:
-            return jax.device_put(np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value))))
+            return np.broadcast_to(np.asarray(value), (*before, W, *np.shape(value)))
 
         start, step, count, table = jax.tree.map(everywhere, x), np.int32(0), np.uint32(0), (self.records + 1,)
         state = jax.tree.map(lambda leaf: everywhere(np.zeros(leaf.shape, leaf.dtype)), self.form)._replace(x=start)
@@ -156,6 +156,8 @@ class Execution:
         words, steps = np.zeros((seeds, 2), np.uint32), np.full((self.candidates, seeds), NEVER, np.int32)
         words[:n], steps[: self.picks.shape[1], :n] = seed_words(self.seeds), self.picks.T
         parts = [slice(i, i + W) for i in range(0, seeds, W)]
+        # All at once: a transfer of its own for each would take longer than a short run.
+        state, stats, records, saved = jax.device_put((state, stats, records, saved))
         kept = [
             Recorder(stats, records, SavedIterates(saved, jnp.asarray(steps[:, p])), jnp.asarray(step)) for p in parts
         ]
