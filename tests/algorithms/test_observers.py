@@ -170,9 +170,13 @@ def slow_bounds(algorithm: Any, x: np.ndarray, m: np.ndarray, samples: Any) -> l
             step.others = part(x[t], rows[t][cut.k :], cut.tail) if cut.tails else ()
         steps.append(step)
     for count in (5, BLOCK, BLOCK + 1, 2 * BLOCK, 3 * BLOCK):
-        again = deepcopy(oracle)
+        again, made = deepcopy(oracle), deepcopy(steps[:count])
+        for i, step in enumerate(
+            made if watch.local and watch.length is not None else ()
+        ):  # asked at every second point
+            step.spread, step.change = steps[i - i % 2].spread + steps[i - i % 2].change, steps[i - i % 2].change
         for start in range(0, count, BLOCK):
-            again.add(steps[start : min(start + BLOCK, count)])
+            again.add(made[start : start + BLOCK])
         bounds.append(again.bound())
     return bounds
 

@@ -117,7 +117,8 @@ class Trajectory:
         size = norm(m)
         c, zero = self.closure, jnp.zeros_like(size)
         known = [] if c is None else [Ranges(*(c.sigma0 + c.sigma1 * c.first_gradient,) * 2, zero)]
-        known.extend(self._ranges(problem, x, x, zero))
+        known.extend([trajectory.from_problem(*problem.range(x, zero))] if self.local else [])
+        known.extend([self._computed(problem, x, x)] if self.exact is not None else [])
         squares: Any = zero
         if self.cut.firsts > 1:
             squares = sum(map(_distances_from_earlier, jax.tree.leaves(grads.pieces))) / self.cut.firsts**2
@@ -129,13 +130,22 @@ class Trajectory:
         truth = None if self.target is None else Truth(zero, zero)
         return Watched(_cast(begun, size.dtype), Noted(*(zero if part else None for part in parts)), truth)
 
-    def _ranges(self, problem: Any, x: Tree, before: Tree, moved: Any) -> list[Ranges]:
-        """Those that the problem states at x, or those of a function, which also knows grad F(x)."""
-        known = [trajectory.from_problem(*problem.range(x, moved))] if self.local else []
-        if self.exact is not None:
-            spread, change = self.exact(problem, x, before)
-            known.append(Ranges(spread, spread, change))
-        return known
+    def _stated(self, problem: Any, x: Tree, moved: Any) -> Ranges:
+        """Those that the problem states at the steps of a chunk.
+
+        If all are equally long, at every second one, which also says what holds at the next. What is not known before a
+        step must not be part of its ranges: so not if lengths depend on the samples.
+        """
+        n = jax.tree.leaves(x)[0].shape[0]
+        if moved.ndim or n == 1:
+            return trajectory.from_problem(*jax.vmap(problem.range)(x, jnp.broadcast_to(moved, (n,))))
+        places = jax.tree.map(lambda x: x[::2], x)
+        return trajectory.of_two_steps(jnp, *jax.vmap(problem.range, (0, None))(places, moved))
+
+    def _computed(self, problem: Any, x: Tree, before: Tree) -> Ranges:
+        """Those of a function, which also knows grad F(x)."""
+        spread, change = self.exact(problem, x, before)
+        return Ranges(spread, spread, change)
 
     @property
     def _notes_squares(self) -> bool:
@@ -172,9 +182,10 @@ class Trajectory:
         the step before it."""
         fixed, n = self._in_precision(size), min(self.block, size.shape[0])
         moved = self._lengths(before[0], x, size)
-        earlier = jax.tree.map(lambda first, x: jnp.concatenate([first[None], x[:-1]]), before[0], x)
-        axes = 0, 0, 0 if moved.ndim else None
-        known = jax.vmap(lambda *at: self._ranges(problem, *at), axes)(x, earlier, moved)
+        known = [self._stated(problem, x, moved)] if self.local else []
+        if self.exact is not None:
+            earlier = jax.tree.map(lambda first, x: jnp.concatenate([first[None], x[:-1]]), before[0], x)
+            known.append(jax.vmap(lambda *at: self._computed(problem, *at))(x, earlier))
         stated = trajectory.smallest(jnp, known) if known else None
         alpha = jnp.asarray(self.alpha, size.dtype) if noted.alpha is None else noted.alpha
         head = _squared_distances(before[1], m) if noted.head is None else noted.head

@@ -37,7 +37,7 @@ from .instances import (
     opening_weight,
     steps_to_settle,
 )
-from .ranges import Ranges, from_constants, from_problem, smallest
+from .ranges import Ranges, from_constants, from_problem, of_two_steps, smallest
 
 __all__ = [
     "QUIETER",
@@ -60,6 +60,7 @@ __all__ = [
     "last_weight",
     "layout",
     "noise_levels",
+    "of_two_steps",
     "opening_weight",
     "smallest",
     "steps_to_settle",

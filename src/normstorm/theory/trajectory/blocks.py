@@ -10,7 +10,7 @@ from normstorm._shared.summation import kahan
 from .bound import Followed, unit_of
 from .instances import CONTRACTION, TINY, Closure, Instances, Layout
 from .ranges import Ranges, from_constants, smallest
-from .steps import at_first, first_place, one_step_later, running_maxima, running_sums
+from .steps import at_first, first_place, one_step_later, running_maxima, running_sums, totals
 
 HYSTERESIS = 1.3  # p follows the observed noise once it is off by more
 FORGETS = 0.01  # the least weight of the last step in the running mean of squares
@@ -179,28 +179,24 @@ def follow_block(
     a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
     rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(n)
 
-    def total(values: Any, upto: Any = count) -> Any:
-        return xp.sum(xp.where(steps < upto, values, 0.0), 0)
-
     def largest(values: Any) -> Any:
         return xp.max(xp.where(steps < count, values, 0.0), 0)
 
-    squares, sides = w * w * (seen.head + seen.tail), w * terms.off
-    good = xp.minimum(count, terms.good)
-    noise = terms.of_squares * total(squares, good) + total(xp.where(steps < good, 0.0, sides))
-    cost = total(terms.price) * p + xp.maximum(p - old.p, 0.0) + total(w * rest)
-    cost = cost + xp.where(terms.observes, noise, total(sides))
+    counts = theta >= a * w / 2
+    sums = block_sums(xp, old, seen, terms, counts, steps < count)
+    noise = terms.of_squares * sums["seen squares"] + sums["other sides"]
+    cost = sums["price"] * p + xp.maximum(p - old.p, 0.0) + sums["w rest"]
+    cost = cost + xp.where(terms.observes, noise, sums["sides"])
     cost = xp.where(cost < math.inf, cost, math.inf)  # nor is it a number if a range is none
     paid, paid_lost = _kahan(xp, old.paid, old.lost[0], cost)
-    weight, weight_lost = _kahan(xp, old.weight, old.lost[1], total(theta))
-    norms, norms_lost = _kahan(xp, old.norms, old.lost[2], total(theta * one_step_later(xp, old.size, seen.size)))
-    curve, curve_lost = _kahan(xp, old.curve, old.lost[3], total(moved * moved))
+    weight, weight_lost = _kahan(xp, old.weight, old.lost[1], sums["theta"])
+    norms, norms_lost = _kahan(xp, old.norms, old.lost[2], sums["norms"])
+    curve, curve_lost = _kahan(xp, old.curve, old.lost[3], sums["curve"])
     share = xp.minimum(xp.maximum(count / (old.t + count - 1), FORGETS * count), 1.0)
-    L1, kept = 0.0 if closure is None else closure.L1, total(xp.log1p(-xp.minimum(a, 0.999)))
-    counts = theta >= a * w / 2
+    L1 = 0.0 if closure is None else closure.L1
     rate = xp.maximum(old.rate, largest(xp.where(counts, moved / xp.maximum(theta, TINY), 0.0)))
-    farthest = xp.maximum(old.sure, largest(terms.level)) + total(rest)
-    astray = old.astray + total(xp.where(counts, 0.0, moved)) * farthest
+    farthest = xp.maximum(old.sure, largest(terms.level)) + sums["rest"]
+    astray = old.astray + sums["astray"] * farthest
     return Followed(
         w=w[count - 1],
         p=p,
@@ -211,10 +207,35 @@ def follow_block(
         astray=xp.where(astray < math.inf, astray, math.inf),
         lost=(paid_lost, weight_lost, norms_lost, curve_lost),
         size=seen.size[count - 1],
-        square=(1 - share) * old.square + share * (total(squares) / count),
-        sure=_left(xp, old.sure, kept, total(terms.off + rest), largest(terms.level + rest / xp.maximum(a, TINY))),
+        square=(1 - share) * old.square + share * (sums["squares"] / count),
+        sure=_left(xp, old.sure, sums["kept"], sums["off"], largest(terms.level + rest / xp.maximum(a, TINY))),
         rate=xp.where(largest(moved) * L1 <= 1, rate, math.inf),
         t=old.t + count,
+    )
+
+
+def block_sums(xp: Any, old: Followed, seen: Observed, terms: Terms, counts: Any, which: Any) -> dict[str, Any]:
+    """What is added up over some steps of a block, `which`; `counts` are those that have at least half their weight."""
+    w, theta, good = terms.w, terms.theta, xp.arange(seen.size.shape[0]) < terms.good
+    squares, sides, rest = w * w * (seen.head + seen.tail), w * terms.off, 0.0 if seen.rest is None else seen.rest
+    return totals(
+        xp,
+        which,
+        {
+            "squares": squares,
+            "seen squares": xp.where(good, squares, 0.0),
+            "sides": sides,
+            "other sides": xp.where(good, 0.0, sides),
+            "price": terms.price,
+            "theta": theta,
+            "norms": theta * one_step_later(xp, old.size, seen.size),
+            "off": terms.off + rest,
+            "astray": xp.where(counts, 0.0, seen.moved),
+            "curve": seen.moved * seen.moved,
+            "kept": xp.log1p(-xp.minimum(seen.alpha, 0.999)),
+            "rest": rest,
+            "w rest": w * rest,
+        },
     )
 
 

@@ -50,6 +50,15 @@ def from_problem(spread: Any, change: Any) -> Ranges:
     return Ranges(spread, 2 * spread, change)
 
 
+def of_two_steps(xp: Any, spread: Any, change: Any) -> Ranges:
+    """Ranges at steps 1, 2, 3, 4, ... from those that the problem states at x_1, x_3, ..., if all have one length.
+
+    The points before and after such a point are both that near to it; and at the next one a sample's gradient is no
+    farther from a ball that held it than it has changed.
+    """
+    return from_problem(xp.repeat(spread + change, 2), xp.repeat(change, 2))
+
+
 def smallest(xp: Any, known: list[Ranges]) -> Ranges:
     """Each bound by the smallest of several."""
     return Ranges(*(reduce(xp.minimum, bounds) for bounds in zip(*known, strict=True)))

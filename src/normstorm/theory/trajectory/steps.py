@@ -22,6 +22,16 @@ def running_maxima(xp: Any, values: Any) -> Any:
     return xp.max(xp.where(_upto(xp, values), values, -math.inf), 1)
 
 
+def totals(xp: Any, which: Any, parts: dict[str, Any]) -> dict[str, Any]:
+    """The sums of several numbers over some of the steps, `which`; each is of every step, or one for all of them.
+
+    All of them in one operation: a sum for each would take as long.
+    """
+    n = which.shape[0]
+    table = xp.stack([xp.broadcast_to(xp.asarray(part), (n,)) for part in parts.values()])
+    return dict(zip(parts, xp.sum(xp.where(which, table, 0.0), 1), strict=True))
+
+
 def one_step_later(xp: Any, first: Any, values: Any) -> Any:
     """`first`, and what stands one step earlier."""
     return xp.concatenate([xp.asarray(first)[None], values[:-1]])
