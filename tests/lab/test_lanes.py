@@ -57,7 +57,8 @@ def test_a_lane_does_not_depend_on_its_company() -> None:
     with jax.enable_x64(True):
         x = problem.start()
         alone, crowd = (
-            run_lanes(problem, own, x, 300, range(8), average=True, **KEPT) for own in ([good], [wild, other, good, other])
+            run_lanes(problem, own, x, 300, range(8), average=True, **KEPT)
+            for own in ([good], [wild, other, good, other])
         )
     assert np.array_equal(alone[0].grad_norm, crowd[2].grad_norm)
     assert np.array_equal(alone[0].last, crowd[2].last) and np.array_equal(alone[0].smallest.x, crowd[2].smallest.x)
