@@ -158,7 +158,7 @@ class NormalizedStorm(Optimizer):
 
     # Entrances.
 
-    @torch.compiler.disable(reason="its arithmetic is fused already, and compiled anew for every learning rate")
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # fused already, and compiled anew for every rate
     @torch.no_grad()
     def step(
         self,
