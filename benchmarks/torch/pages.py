@@ -122,8 +122,8 @@ def race_table(report: Report) -> str:
         f"the first {report['warm']:.0%}, "
         f"embeddings begin with deviation {report['embedding']:g}."
     )
-    found = [words, *(earlier(report["earlier_by_seconds"]) if "earlier_by_seconds" in report else [])]
-    return "\n\n".join([table(heads, [cells for _, cells in sorted(rows)]), *found])
+    before = [earlier(i, runs) for i, runs in enumerate(report.get("earlier_by_seconds", []))]
+    return "\n\n".join([table(heads, [cells for _, cells in sorted(rows)]), words, *before])
 
 
 def start_table(report: Report) -> str:
@@ -147,11 +147,11 @@ def compiled_table(report: Report) -> str:
     return f"{table(['`step()`', 'plain, ms', 'compiled, ms', 'ratio', 'graphs'], rows)}\n\n{words}"
 
 
-def earlier(runs: list[Report]) -> list[str]:
-    """A first attempt at equal time, with an earlier update."""
+def earlier(number: int, runs: list[Report]) -> str:
+    """Another attempt at equal time, before that of the table."""
     names = [name for name in RACERS if any(run["name"] == name for run in runs)]
     shown = [f"{RACERS[name]} {slashed([run['loss'] for run in runs if run['name'] == name])}" for name in names]
-    return [f"Equal time in a first attempt: {'; '.join(shown)}."]
+    return f"Equal time in a {('first', 'second')[number]} attempt: {'; '.join(shown)}."
 
 
 def race_row(runs: list[Report], name: str, timed: bool) -> tuple[float, list[str]] | None:

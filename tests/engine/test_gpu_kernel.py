@@ -159,11 +159,12 @@ def test_what_the_compiler_refuses_runs_in_the_ordinary_loop(monkeypatch):
         raise NotImplementedError("an operation that Triton does not know")
 
     monkeypatch.setattr(execution, "platform", lambda: "gpu")
-    monkeypatch.setattr(execution, "WIDTHS", {"gpu": (1, 1024)})  # a program that was not compiled before
+    monkeypatch.setattr(execution, "WIDTHS", {"gpu": (1, 1024)})
+    execution.program.cache_clear()  # or, on a GPU, it may have been compiled before
     monkeypatch.setattr(kernel, "_steps", refuse)
     ours = go("quartic", STORM)
     assert refused
-    assert_same(ours, plain, 1e-13)
+    assert_same(ours, plain, 1e-13 if jax.default_backend() == "cpu" else 1e-11)  # a GPU's plain run is on chip
 
 
 class Plain:
