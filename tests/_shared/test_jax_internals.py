@@ -15,11 +15,11 @@ def test_what_is_asked_compiles_and_changes_no_number():
     def square(x):
         return x * x + 1
 
-    options = jax_internals.compiler_options(wide=True, quick=True)
+    options = jax_internals.compiler_options(quick=True)
     assert jax.jit(square, compiler_options=options)(3.0) == jax.jit(square)(3.0) == 10
-    assert jax_internals.compiler_options(wide=False, quick=False) == {}
+    assert jax_internals.compiler_options(quick=False) == {}
 
 
 def test_a_gpu_is_asked_for_nothing(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert jax_internals.compiler_options(wide=True, quick=True) == {}
+    assert jax_internals.compiler_options(quick=True) == {}
