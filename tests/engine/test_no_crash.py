@@ -125,7 +125,7 @@ def classes() -> Iterator[tuple[str, Callable[[], Any]]]:
 def whole() -> None:
     """The main job, from Python."""
     print("minimize", flush=True)
-    found = minimize(table(id=ID, b=ID > 3), budget=400, confidence=0.9, method="plan", samples=64, progress=False)
+    found = minimize(table(id=ID, b=ID > 3), budget=400, confidence=0.9, method="plan", samples=32, progress=False)
     assert np.isfinite(found.certificate.upper_bound)
 
 

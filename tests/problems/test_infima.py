@@ -193,6 +193,8 @@ def test_no_residuals_go_below_their_moment_bound(seed: int) -> None:
         least = min(least, float(np.mean(r**2 / (1 + r**2), axis=1).min()))
     assert 0.05 < moments.moment_bound(a, b) <= least
     assert moments.moment_bound(np.ones((5, 2)), np.ones(5)) == 0 == moments.moment_bound(a[:, [0] * 20], b)
+    for steep in (np.column_stack([a, a[:, 0] + 1e-8 * b]), a + 1e6, 1e-200 * a, 1e160 * a):
+        assert moments.moment_bound(steep, b) == 0, "rounding would not be covered"
 
 
 def test_the_bound_of_the_diabetes_data() -> None:

@@ -143,3 +143,10 @@ def test_one_gradient_a_step_is_held_to_both_lines() -> None:
             stages = Stages(stated(PLAIN, **odd), witnessed(sgd(eta=0.1), PLAIN), START, 100, 2)
             stages.go(100)
             assert bool(stages.observed.wrong.sum()) == wrong
+
+
+def test_a_step_that_is_too_long_leaves_no_bound_and_no_blindness() -> None:
+    """L0 = 0, as on separable losses: after a step longer than 1/L1 nothing is known of the gradient, not NaN."""
+    observer = witnessed(kalman_storm(), Constants(0, 5, 0.05, 0.05, 1, noise="almost-sure")).observer
+    grown = observer._grown(jnp.asarray(0.5), jnp.asarray([0.1, 0.3, 0.1]))
+    assert np.isinf(grown[1:]).all() and grown[0] == pytest.approx(0.75)

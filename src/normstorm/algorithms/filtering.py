@@ -334,7 +334,7 @@ class FilteredSteps:
         part = jnp.minimum(_over(clear, q), 1)
         agreed = jnp.clip(self.agree * _over(jnp.abs(f.along), L), self.least, 1)
         gained = clear * clear * part * f.seen * h > self.worth * self.share * L
-        moves = ((clear >= self.sure) | gained) & (n * n > limits.tiny / limits.eps)
+        moves = ((clear >= self.sure) | gained) & (n * n > limits.tiny / limits.eps) & jnp.isfinite(n)
         longest = jnp.maximum(longest, f.reach)
         length = jnp.minimum(_over(self.part * n, L) * agreed * part, self.growth * longest)
         length = jnp.where(moves, length, 0)

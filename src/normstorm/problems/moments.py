@@ -42,6 +42,8 @@ SCALES = np.geomspace(3.0, 2000, 12)  # t_1, t_2, ...
 ROUNDS = 50  # of Tyler's iteration
 HALVINGS = 20  # of an interval that holds the bound
 THETAS = 0.75, 0.85, 0.95, 1.05  # of the theta that would be best without directions
+STEEP = 1e4  # condition of the rows up to which rounding, its square times 2^-52, is far below LOST
+LEAST = 1e-30  # of the largest entry: fourth powers keep their digits
 LOST = 1e-6  # by which rounding may have made kappa or the bound wrong, and more
 
 
@@ -56,7 +58,8 @@ def moment_bound(a: Matrix, b: Matrix) -> float:
     """A number below the mean of r^2/(1 + r^2) at every x; at worst 0."""
     rows = np.column_stack([a, b])
     d = rows.shape[1]
-    if d > MOST or np.linalg.matrix_rank(rows) < d or not np.all(np.any(rows, axis=1)):
+    sized = bool(np.all(np.any(rows, axis=1))) and LEAST < float(np.max(np.abs(rows))) < 1 / LEAST
+    if d > MOST or not sized or not np.linalg.cond(rows) < STEEP:
         return 0.0
     h = even_lengths(rows)
     us = SCALES[:, None] * h

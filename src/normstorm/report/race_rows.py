@@ -82,9 +82,17 @@ def seed_rows(found: RunReport) -> list[tuple[str, str, str]]:
     race, asked = race_of(found), found.request.target
     reached = "" if asked is None else f"target {asked:g}"
     certified = sum(bound <= asked for bound in race.bounds) if asked is not None else len(race.bounds)
-    estimated = found.result.certificate.sense == "estimated"
-    word, article = ("estimated", "an") if estimated else ("certified", "a")
-    rows = [(f"seeds with {article} {word} point", f"{certified:,} of {len(race.bounds):,}", reached)]
+    certificate = found.result.certificate
+    void = certificate.passed and not certificate.certified  # it rests on contradicted constants, as all of its kind
+    word, article = ("estimated", "an") if certificate.sense == "estimated" else ("certified", "a")
+    certified, word = (0, "void") if void else (certified, word)
+    rows = [
+        (
+            f"seeds with {article} {'certified' if void else word} point",
+            f"{certified:,} of {len(race.bounds):,}",
+            reached,
+        )
+    ]
     rows.append((f"largest {word} bound", round_up(max(race.bounds)), ""))
     if race.norms is not None:
         rows.append(("largest ||grad F(x)||, exact", round_up(max(race.norms)), "at most its bound, each"))
@@ -96,8 +104,10 @@ def seed_rows(found: RunReport) -> list[tuple[str, str, str]]:
 
 def tiles(found: RunReport) -> list[Pair]:
     race, result = race_of(found), found.result
-    estimated = ", an estimate" if result.certificate.sense == "estimated" else ""
-    found_ = [(f"||grad F(x)|| is at most{estimated}", round_up(result.certificate.upper_bound))]
+    certificate = result.certificate
+    mark = ", an estimate" if certificate.sense == "estimated" else ""
+    mark = ", void" if certificate.passed and not certificate.certified else mark
+    found_ = [(f"||grad F(x)|| is at most{mark}", round_up(result.certificate.upper_bound))]
     if result.value is not None:
         found_.append(("F(x)", f"{result.value.value:.6g}"))
     found_.append(("sample gradients", f"{race.cost:,}"))

@@ -154,7 +154,7 @@ class Witness:
             better = (old.ratio <= 1) & (one.ratio > old.ratio)
             closest.append(jax.tree.map(lambda a, b, which=better: jnp.where(which, a, b), one, old))
             wrong.append(jnp.sum(over, dtype=jnp.uint32))
-            checked = checked + jnp.sum(made, dtype=jnp.uint32)
+            checked = checked + jnp.sum(made & jnp.isfinite(allowed), dtype=jnp.uint32)
         noise, smooth = closest if self.paired else (*closest, state.smooth)
         end = jnp.maximum(count - 1, 0)
         at_end = jnp.where(count > 0, bound[end], state.bound), jnp.where(count > 0, here[end], state.size)
@@ -175,7 +175,8 @@ class Witness:
         way = jnp.cumsum(jnp.where(moved * self.L1 <= 1, jnp.log1p(self.L1 * moved), jnp.inf))
         curved = self.L1 > 0
         added = jnp.where(curved, jnp.expm1(way) / jnp.where(curved, self.L1, 1), jnp.cumsum(moved))
-        return bound * jnp.exp(way) + self.L0 * added
+        # Where a step was too long nothing is known; infinity times a constant of 0 would be no number.
+        return jnp.where(jnp.isinf(way), jnp.inf, bound * jnp.exp(way) + self.L0 * added)
 
 
 def witnessed(algorithm: Algorithm, constants: Constants | None) -> Algorithm:
