@@ -436,3 +436,22 @@ def test_a_target_that_is_not_reached_has_an_exit_code_of_its_own(run, tmp_path:
     (tmp_path / "false.py").write_text(text)
     code, out, _ = run("run", "false.py:problem", "--target", "0.1", "--seeds", "1", "--json")
     assert code == 3 and json.loads(out)["contradictions"]["start"] > 0
+
+
+def test_a_void_certificate_is_not_shown_as_certified(run, tmp_path, monkeypatch) -> None:
+    """A stream whose samples are farther from their mean than is stated: no row and no tile says certified."""
+    monkeypatch.chdir(tmp_path)
+    lines = [
+        "import jax, numpy as np",
+        "from normstorm import Constants",
+        "from normstorm.problems import from_loss",
+        "known = Constants(1.0, 0.0, 0.01, 0.0, 4.0, noise='almost-sure')",
+        "draw = lambda key, n: jax.random.uniform(key, (n, 2), minval=-1.0)",
+        "problem = from_loss(lambda x, u: 0.5 * ((x - u) ** 2).sum(), draw, start=np.ones(2), constants=known)",
+    ]
+    (tmp_path / "loud.py").write_text("\n".join(lines))
+    code, out, _ = run("run", "loud.py:problem", "--target", "0.5", "--seeds", "2", "--no-progress")
+    shown = " ".join(out.split())
+    assert code == 3 and "nothing is certified" in shown
+    assert "seeds with a certified point 0 of 2" in shown and "largest void bound" in shown
+    assert "is at most, void" in " ".join(Page(Path("build/run.html").read_text(encoding="utf-8")).text.split())

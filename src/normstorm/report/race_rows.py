@@ -77,23 +77,21 @@ def cost_rows(found: RunReport) -> list[Pair]:
     return rows
 
 
+def is_void(found: RunReport) -> bool:
+    """Whether the certificate rests on constants that samples contradict, and with it those of all seeds."""
+    certificate = found.result.certificate
+    return certificate.passed and not certificate.certified
+
+
 def seed_rows(found: RunReport) -> list[tuple[str, str, str]]:
     """What was observed at the points of all seeds beside what is certified of them."""
     race, asked = race_of(found), found.request.target
     reached = "" if asked is None else f"target {asked:g}"
-    certified = sum(bound <= asked for bound in race.bounds) if asked is not None else len(race.bounds)
-    certificate = found.result.certificate
-    void = certificate.passed and not certificate.certified  # it rests on contradicted constants, as all of its kind
-    word, article = ("estimated", "an") if certificate.sense == "estimated" else ("certified", "a")
-    certified, word = (0, "void") if void else (certified, word)
-    rows = [
-        (
-            f"seeds with {article} {'certified' if void else word} point",
-            f"{certified:,} of {len(race.bounds):,}",
-            reached,
-        )
-    ]
-    rows.append((f"largest {word} bound", round_up(max(race.bounds)), ""))
+    reaching = sum(bound <= asked for bound in race.bounds) if asked is not None else len(race.bounds)
+    word, article = ("estimated", "an") if found.result.certificate.sense == "estimated" else ("certified", "a")
+    certified = 0 if is_void(found) else reaching
+    rows = [(f"seeds with {article} {word} point", f"{certified:,} of {len(race.bounds):,}", reached)]
+    rows.append((f"largest {'void' if is_void(found) else word} bound", round_up(max(race.bounds)), ""))
     if race.norms is not None:
         rows.append(("largest ||grad F(x)||, exact", round_up(max(race.norms)), "at most its bound, each"))
         rows.append(
@@ -104,9 +102,8 @@ def seed_rows(found: RunReport) -> list[tuple[str, str, str]]:
 
 def tiles(found: RunReport) -> list[Pair]:
     race, result = race_of(found), found.result
-    certificate = result.certificate
-    mark = ", an estimate" if certificate.sense == "estimated" else ""
-    mark = ", void" if certificate.passed and not certificate.certified else mark
+    mark = ", an estimate" if result.certificate.sense == "estimated" else ""
+    mark = ", void" if is_void(found) else mark
     found_ = [(f"||grad F(x)|| is at most{mark}", round_up(result.certificate.upper_bound))]
     if result.value is not None:
         found_.append(("F(x)", f"{result.value.value:.6g}"))

@@ -26,7 +26,7 @@ from normstorm.engine.recording import Recorder, RecordSchedule, SavedIterates
 from normstorm.engine.results import Trace
 from normstorm.problems.check import as_point, check_problem
 
-LANES = 4  # of a batch; three searches on exp-quad: 102 seconds of processor time one by one, 73 with 3, 63 with 4
+LANES = 4  # of a batch: with fewer, samples are drawn more often; with more, states leave the nearer memory
 NEAR = 2**18  # bytes of the states of all lanes, or of their products with the rows of a problem
 Tree = Any
 # What all lanes share: the seeds, the step, and when something is written down.
