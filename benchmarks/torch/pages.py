@@ -13,18 +13,15 @@ from typing import Any
 from benchmarks.pages import RESULTS, fill
 
 PAGE = "pytorch.md"
-BEFORE = {
-    "AdamW": "AdamW",
-    "spectral-0": "`spectral_storm`, correction 0",
-    "spectral-1": "`spectral_storm`, correction 1",
-    "euclidean-0": "`NormalizedStorm`, correction 0",
-    "euclidean-1": "`NormalizedStorm`, correction 1",
-}
 RACERS = {
     "spectral": "`spectral_storm`",
     "spectral-lean": "`spectral_storm`, lean",
     "neurons": "`spectral_storm`, neurons",
     "neurons-lean": "`spectral_storm`, neurons, lean",
+    "stale": "`spectral_storm`, stale difference, correction 0.05",
+    "exact": "`spectral_storm`, exact difference, correction 1",
+    "euclidean": "`NormalizedStorm`, correction 0",
+    "euclidean-exact": "`NormalizedStorm`, correction 1",
     "muon": "Muon, batched, split",
     "normuon": "NorMuon, batched, split",
     "mars": "MARS-M style, batched, split",
@@ -83,24 +80,6 @@ def step_table(report: Report) -> str:
     return f"{table(['', 'ms a step', 'over AdamW', 'peak, GB'], rows)}\n\n{words}"
 
 
-def correction_table(report: Report) -> str:
-    """The best learning rate of everyone, ordered by the mean loss over the seeds."""
-    rows = []
-    for name, shown in BEFORE.items():
-        runs = [run for run in report["runs"] if run["name"] == name and run["loss"] is not None]
-        rate = min((run for run in runs if run["seed"] == 0), key=lambda run: run["loss"])["rate"]
-        own = sorted((run for run in runs if run["rate"] == rate), key=lambda run: run["seed"])
-        losses, first = [run["loss"] for run in own], own[0]
-        cells = [shown, slashed(losses), f"{rate:g}", str(first["passes"]), f"{first['tokens'] / 1e6:.1f}"]
-        rows.append((statistics.fmean(losses), cells))
-    heads = ["", "validation loss", "learning rate", "passes", "million tokens"]
-    words = (
-        f"{report['machine']['device']}; {report['parameters'] / 1e6:.1f} million parameters, "
-        f"{report['seconds']:g} seconds of training each, {report['batch']} x {report['context']} bytes a step."
-    )
-    return f"{table(heads, [cells for _, cells in sorted(rows)])}\n\n{words}"
-
-
 def slashed(losses: list[float]) -> str:
     return " / ".join(f"{loss:.4f}" for loss in losses) or "-"
 
@@ -108,7 +87,7 @@ def slashed(losses: list[float]) -> str:
 def race_table(report: Report) -> str:
     """Equal tokens and, where it was run, equal time; ordered by the mean loss at equal tokens."""
     timed = any(run["by"] == "seconds" for run in report["runs"])
-    rows = [row for name in RACERS if (row := race_row(report["runs"], name, timed)) is not None]
+    rows = [row for name in RACERS if (row := race_row(report, name, timed)) is not None]
     heads = ["", "equal tokens", "rate, ratio", "rate / 2, x 2"]
     heads += (["equal time", "million tokens"] if timed else []) + [
         "ms a step",
@@ -151,11 +130,11 @@ def earlier(number: int, runs: list[Report]) -> str:
     """Another attempt at equal time, before that of the table."""
     names = [name for name in RACERS if any(run["name"] == name for run in runs)]
     shown = [f"{RACERS[name]} {slashed([run['loss'] for run in runs if run['name'] == name])}" for name in names]
-    return f"Equal time in a {('first', 'second')[number]} attempt: {'; '.join(shown)}."
+    return f"Equal time in a {('first', 'second', 'third')[number]} attempt: {'; '.join(shown)}."
 
 
-def race_row(runs: list[Report], name: str, timed: bool) -> tuple[float, list[str]] | None:
-    known = [run for run in runs if run["name"] == name and run["loss"] is not None]
+def race_row(report: Report, name: str, timed: bool) -> tuple[float, list[str]] | None:
+    known = [run for run in report["runs"] if run["name"] == name and run["loss"] is not None]
     by = {
         kind: sorted((r for r in known if r["by"] == kind), key=lambda r: r["seed"]) for kind in ("tokens", "seconds")
     }
@@ -169,7 +148,9 @@ def race_row(runs: list[Report], name: str, timed: bool) -> tuple[float, list[st
         tokens = [run["tokens"] / 1e6 for run in by["seconds"]]
         cells += [slashed([run["loss"] for run in by["seconds"]]), " / ".join(f"{n:.1f}" for n in tokens) or "-"]
     alone = by["seconds"] or [best]
-    cells += [" / ".join(f"{run['trained_seconds'] / run['steps'] * 1e3:.1f}" for run in alone)]
+    own = report.get("pace", {}).get(name)
+    paces = [statistics.median(own)] if own else [run["trained_seconds"] / run["steps"] for run in alone]
+    cells += [" / ".join(f"{pace * 1e3:.1f}" for pace in paces)]
     cells += [f"{alone[0]['state_bytes_per_parameter']:.2f}", f"{alone[0]['peak_bytes'] / 1e9:.2f}"]
     return (statistics.fmean(chosen) if chosen else by["seconds"][0]["loss"], cells)
 
@@ -254,7 +235,7 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-start": start_table,
     "torch-race-120": race_table,
     "torch-race-120-long": race_table,
-    "torch-correction": correction_table,
+    "torch-correction": race_table,
     "torch-tasks": tasks_table,
     "torch-tasks-fixed": tasks_table,
     "torch-presets": presets_table,

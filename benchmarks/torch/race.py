@@ -2,13 +2,15 @@
 
     python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens seconds] [--only NAME ...] [--stop 540]
                                     [--warm SHARE] [--embedding DEVIATION]
+    python -m benchmarks.torch.race --data DIR --only spectral stale exact euclidean euclidean-exact --ratios 1
+                                    --out benchmarks/results/torch-correction.json
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
 Everyone has two numbers to tune on seed 0, a learning rate and the ratio of the companion's rate to it (embeddings,
 head and vectors; of AdamW too): three rates at the usual ratio, one more beyond if the best is at the edge, and other
 ratios at the best rate. The best is run on seed 1. That is done by tokens. By seconds, everyone runs with what was
-best by tokens; the clock runs during training only: compilation, the first steps of a throw-away optimizer and
-evaluation are outside.
+best by tokens, for as many steps as the time holds at its own pace: the median over rounds of steps in which everyone
+takes turns, since one and the same run varies by up to fifteen per cent in speed on a machine that others use too.
 
 The rate warms up over the first part of the run and falls to 0 along a cosine; schedule-free keeps it. With 120 million
 parameters the first part is longer and embeddings begin larger, for everyone: `benchmarks.torch.start` has the reason.
@@ -25,6 +27,7 @@ import gc
 import json
 import lzma
 import math
+import statistics
 import time
 from collections.abc import Callable
 from functools import partial
@@ -58,6 +61,8 @@ TINY = Size(2, 64, 2, 256, 64)
 STEPS = {"25": 610, "120": 200}  # 20 and 6.6 million tokens
 SECONDS = {"25": 10.0, "120": 12.0}
 BATCH, WINDOWS = 64, 512
+ROUNDS, STRETCH = 9, 20  # turns of everyone when the pace is measured, steps of a turn
+KEPT = ("runs", "pace", "earlier_by_seconds", "explored")  # what a race that goes on keeps of its report
 WARM = {"25": 0.05, "120": 0.2}  # 30 and 40 steps
 EMBEDDING = {"25": 0.02, "120": 1.0}  # standard deviation at the start; 1 is torch's own
 SEEDS = (0, 1)
@@ -109,6 +114,11 @@ def ours(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
     return Ours(NormalizedStorm(groups, lr, **(usual | options)))
 
 
+def whole(model: nn.Module, lr: float, ratio: float, **options: Any) -> Ordinary:
+    """`NormalizedStorm` as the paper has it: one length for all parameters, so that no ratio is there to tune."""
+    return Ours(NormalizedStorm(model.parameters(), lr, **({"beta": 0.95, "correction": 0.0} | options)))
+
+
 class Entrant(NamedTuple):
     make: Callable[[nn.Module, float, float], Ordinary]
     rates: dict[str, tuple[float, float, float]]
@@ -121,6 +131,7 @@ class Entrant(NamedTuple):
 SPECTRAL = {"25": (0.01, 0.02, 0.04), "120": (0.02, 0.04, 0.08)}
 EXACT = {"25": (0.005, 0.01, 0.02), "120": (0.01, 0.02, 0.04)}
 ADAMW = {"25": (1e-3, 2e-3, 4e-3), "120": (1e-3, 2e-3, 4e-3)}
+WHOLE = {"25": (0.125, 0.25, 0.5), "120": (0.125, 0.25, 0.5)}
 FREE = {"25": (2e-3, 4e-3, 8e-3), "120": (1e-3, 2e-3, 4e-3)}
 ENTRANTS = {
     "spectral": Entrant(ours, SPECTRAL),
@@ -129,6 +140,8 @@ ENTRANTS = {
     "neurons-lean": Entrant(partial(ours, neurons=True, memory="lean"), SPECTRAL, like="neurons"),
     "stale": Entrant(partial(ours, difference="stale", correction=0.05), SPECTRAL),
     "exact": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), EXACT, passes=2),
+    "euclidean": Entrant(whole, WHOLE),
+    "euclidean-exact": Entrant(partial(whole, correction=1.0, beta=0.9), WHOLE, passes=2),
     "muon": Entrant(muon, SPECTRAL),
     "normuon": Entrant(partial(muon, neurons=0.95), SPECTRAL),
     "mars": Entrant(partial(muon, gamma=0.025), SPECTRAL),
@@ -176,13 +189,12 @@ class Clock:
         if self.cuda:
             torch.cuda.synchronize()
 
-    def tick(self) -> float:
+    def tick(self) -> None:
         if self.cuda:
             self.marks.append(torch.cuda.Event())
             self.marks[-1].record()
             if len(self.marks) > 2:
                 self.marks.pop(0).synchronize()
-        return time.perf_counter() - self.start
 
     def stop(self) -> float:
         self._wait()
@@ -219,13 +231,14 @@ class Race:
         self.body = block if options.tiny and not options.compile else torch.compile(block)
         self.began, self.warmed, self.by = time.perf_counter(), set[str](), ""
         self.report = {"machine": machine(self.device), "tiny": options.tiny, "size": options.size, "runs": []}
+        self.report["pace"] = {}
         self.report |= {"steps": options.steps, "seconds": options.seconds, "batch": self.count}
         self.report |= {"context": self.size.context, "windows": self.windows}
         self.report |= {"warm": options.warm, "embedding": options.embedding}
         if options.out.exists():
             old = json.loads(options.out.read_text(encoding="utf-8"))
-            same = all(old.get(key) == value for key, value in self.report.items() if key not in ("machine", "runs"))
-            self.report["runs"] = old["runs"] if same else []
+            same = all(old.get(key) == value for key, value in self.report.items() if key not in ("machine", *KEPT))
+            self.report |= {key: old[key] for key in KEPT if same and key in old}
 
     def model(self, seed: int) -> GPT:
         model = build(self.size, self.device, seed, body=self.body)
@@ -243,6 +256,8 @@ class Race:
             names = [name for name in names if ENTRANTS[name].like is None]
             for name in names:
                 self.tune(name)
+        else:
+            self.measure([name for name in names if tuned(self.report, name)])
         for seed in SEEDS[: self.options.seeds]:
             for name in names:
                 if best := tuned(self.report, name):
@@ -270,8 +285,29 @@ class Race:
         write(self.options.out, self.report)
         print(" ".join(f"{key} {value}" for key, value in run.items()), flush=True)
 
+    def measure(self, names: list[str]) -> None:
+        """Seconds of a step: everyone takes ROUNDS turns of STRETCH steps, one after the other."""
+        if all(name in self.report["pace"] for name in names):
+            return
+        own = {name: self.warm(name) for name in names}
+        generator = torch.Generator(self.device).manual_seed(99)
+        seen: dict[str, list[float]] = {name: [] for name in names}
+        for _ in range(ROUNDS):
+            for name, (entrant, loss) in own.items():
+                clock = Clock(self.device)
+                for _ in range(STRETCH):
+                    entrant.step(loss, self.text.batch(generator, self.count))
+                    clock.tick()
+                seen[name].append(clock.stop() / STRETCH)
+        self.report["pace"] = seen
+        print("pace", {name: f"{statistics.median(own) * 1e3:.2f} ms" for name, own in seen.items()}, flush=True)
+
+    def pace(self, name: str) -> float:
+        return statistics.median(self.report["pace"][name])
+
     def train(self, name: str, setting: Setting, seed: int) -> dict[str, Any]:
-        self.warm(name)
+        if name not in self.warmed:
+            self.warm(name)
         gc.collect()  # what the run before has left
         model = self.model(seed)
         entrant, loss = ENTRANTS[name].make(model, *setting), loss_of(model, True)
@@ -279,13 +315,14 @@ class Race:
         generator = torch.Generator(self.device).manual_seed(1000 + seed)
         if self.device == "cuda":
             torch.cuda.reset_peak_memory_stats()
-        steps, share, clock = 0, 0.0, Clock(self.device)
-        while share < 1:
+        steps, clock = self.options.steps, Clock(self.device)
+        if self.by == "seconds":
+            steps = max(1, round(self.options.seconds / self.pace(name)))
+        for i in range(steps):
             for group, own in zip(entrant.groups, base, strict=True):
-                group["lr"] = own * factor(share, self.options.warm, ENTRANTS[name].scheduled)
+                group["lr"] = own * factor(i / steps, self.options.warm, ENTRANTS[name].scheduled)
             entrant.step(loss, self.text.batch(generator, self.count))
-            steps, elapsed = steps + 1, clock.tick()
-            share = steps / self.options.steps if self.by == "tokens" else elapsed / self.options.seconds
+            clock.tick()
         found = {"steps": steps, "trained_seconds": clock.stop(), "tokens": steps * self.count * self.size.context}
         if self.device == "cuda":
             found["peak_bytes"] = torch.cuda.max_memory_allocated()
@@ -302,10 +339,8 @@ class Race:
                 optimizer.swap(to_x=True)
         return self.evaluate(loss)
 
-    def warm(self, name: str) -> None:
-        """Compile whatever this entrant needs, on a model that is thrown away."""
-        if name in self.warmed:
-            return
+    def warm(self, name: str) -> tuple[Ordinary, Callable[[Tensor, Tensor], Tensor]]:
+        """Compile whatever this entrant needs, on a model of its own."""
         model = self.model(99)
         entrant, loss = ENTRANTS[name].make(model, 1e-4, 0.1), loss_of(model, True)
         generator = torch.Generator(self.device).manual_seed(99)
@@ -313,6 +348,7 @@ class Race:
             entrant.step(loss, self.text.batch(generator, self.count))
         self.evaluate(loss, 1)
         self.warmed.add(name)
+        return entrant, loss
 
     @torch.no_grad()
     def evaluate(self, loss: Callable[[Tensor, Tensor], Tensor], batches: int | None = None) -> float:
