@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from normstorm.algorithms import CATALOGUE, Algorithm
-from normstorm.algorithms.filtering import Filtered
+from normstorm.algorithms.estimators import GradientSample
+from normstorm.algorithms.filtering import Filter, Filtered, FilteredSteps
 from normstorm.algorithms.geometries import norm
-from normstorm.problems import get
+from normstorm.problems import from_loss, get
 from normstorm.random import normal, seed_words, step_key
 
 WHOLE = CATALOGUE["kalman_storm"]()
@@ -110,8 +111,47 @@ def test_units_do_not_matter(start: np.ndarray, rare: float) -> None:
 def test_a_start_without_curvature_still_has_a_length() -> None:
     """At 0 a quartic has no derivatives of its gradient; then a thousandth of 1 is taken."""
     found = walk(replace(BOWL, h=jnp.zeros(6)), 0 * START)
-    assert found.estimator.reach[0] == 1e-3 / 8
+    assert found.estimator.reach[0] == 1e-3
     assert norm(found.x[-1]) > 0.1
+
+
+def schedule_of(n: float, V: float, *, bend: float = 1.0, spread: float = 0.0, share: float = 1.0) -> np.ndarray:
+    """Lengths of 12 steps whose filter always says the same, with curvature 1/2 along m."""
+    m, zero, flat = jnp.array([n, 0.0]), jnp.zeros(()), jnp.zeros(2)
+    known: Any = dict.fromkeys(Filter._fields, zero) | {
+        "m": m,
+        "secant": flat,
+        "sum": flat,
+        "V": zero + V,
+        "reach": 1e6,
+    }
+    known |= {"bend": zero + bend, "spread": zero + spread, "along": zero + 0.5, "S": zero + 4 * V}
+    grads = GradientSample(m, filter=Filter(**known))
+    schedule, lengths = FilteredSteps(share=share), []
+    state = schedule.init(m)
+    for t in range(12):
+        eta, state = schedule.step(t, m, grads, state)
+        lengths.append(float(eta) * n)
+    return np.array(lengths)
+
+
+@pytest.mark.parametrize(("w", "share", "every"), [(0.25, 1.0, 4), (0.25, 0.5, 2), (1.0, 1.0, 1), (4.0, 1.0, 1)])
+def test_a_step_is_taken_once_in_as_many_measurements_as_balance_its_price(w: float, share: float, every: int) -> None:
+    moved = schedule_of(1.0, 1 / w, share=share) > 0
+    np.testing.assert_array_equal(moved, np.arange(1, 13) % every == 0)
+
+
+def test_curvature_is_no_less_than_its_spread() -> None:
+    """q = 1/(2 * 1/2) = 1 and w = 1: only L makes the difference, 2 in place of 1."""
+    assert schedule_of(1.0, 1.0, spread=4.0)[0] == schedule_of(1.0, 1.0, bend=4.0, spread=4.0)[0] == 0.25
+
+
+def test_a_flat_sample_says_nothing_of_how_far() -> None:
+    """The log-cosh of a residual of 9 has a slope of 6e-8: the way to m = 0 along it is ten million long."""
+    flat = from_loss(lambda x, row: jnp.log(jnp.cosh(x[0] - row)), np.full(4, 9.0), start=np.zeros(1))
+    algorithm = CATALOGUE["kalman_storm"]()
+    first, _ = algorithm.first(flat, flat.start(), algorithm.draw(flat, step_key(seed_words([0])[0], 1)))
+    assert 0 < abs(float(first.x[0])) < 0.1
 
 
 def test_gradients_whose_squares_are_no_numbers_are_not_followed() -> None:

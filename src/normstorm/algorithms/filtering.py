@@ -38,7 +38,7 @@ class Filter(NamedTuple):
     bend, spread   squared curvature of a mean over k samples along a step, and its variance
     along          mean curvature along a step, with its sign
     secant, moves  the last change of a gradient over a step's length, and how many were seen
-    reach          a part of the length over which curvature was first seen; 0: not yet
+    reach          the length over which curvature was first seen; 0: not yet
     sum, gains, since     of the measurements around m since the last check, of their weights, and how many
     excess, alarms        what the last check found, 1 is as it should be, and how often it was too much
     table, kept           the last gradients of a finite sum's components and their mean; () without a table
@@ -278,10 +278,11 @@ class Filtered:
 
 
 def _probe(problem: Any, x: Tree, head: Tree, m: Tree, moves: jax.Array) -> dict[str, Tree]:
-    """A secant over the length r at which derivatives along m say that the gradient changes by an eighth.
+    """A secant over the length r at which derivatives along m say that the gradient or its slope changes by an eighth.
 
     Not measured but expanded to second order: so nothing needs a length to begin with, and all scales with x and F.
-    Where both derivatives are zero there is none; then it is a thousandth of ||x||, or of 1.
+    The slope counts because a sample whose loss is flat there says nothing of how far. Where both derivatives are zero
+    there is no length; then it is a thousandth of ||x||, or of 1.
     """
     size = norm(m)
     u = jax.tree.map(lambda m: m / size, m)
@@ -291,51 +292,58 @@ def _probe(problem: Any, x: Tree, head: Tree, m: Tree, moves: jax.Array) -> dict
 
     found: tuple[Tree, Tree] = jax.jvp(along, (x,), (u,))
     first, second = jax.tree.map(lambda leaf: jnp.nan_to_num(leaf, nan=0, posinf=0, neginf=0), found)
-    r = jnp.minimum(_over(size, norm(first)), jnp.sqrt(_over(size, norm(second)))) / 8
+    h, b = norm(first), norm(second)
+    r = jnp.minimum(_over(size, h), jnp.where(h > 0, _over(h, b), jnp.sqrt(_over(size, b)))) / 8
     far = norm(x)
     r = jnp.where(jnp.isfinite(r) & (r > 0), r, 1e-3 * jnp.where(far > 0, far, 1))
     secant = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
     square = squared_norm(secant)
     seen = {"bend": square, "spread": square, "along": _inner(secant, u), "secant": secant}
-    return seen | {"moves": moves + (square > 0), "reach": r / 8}
+    return seen | {"moves": moves + (square > 0), "reach": r}
+
+
+class Walk(NamedTuple):
+    """The longest step so far, and the sum of w since the last one."""
+
+    longest: jax.Array
+    waited: jax.Array
 
 
 @pytree
 @dataclass(frozen=True)
 class FilteredSteps:
-    """A step along m of the length min{ part n s/L min{1, w/q}, growth longest }, with n = ||m||, w = min{1, n^2/V}.
+    """A step along m of the length part n s/L min{1, w/q}, with n = ||m|| and w = min{1, n^2/V}.
 
-    L^2 = bend, s = min{1, max{1/8, agree |along|/L}}: short steps where samples agree on no curvature along m.
-    q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2. It is taken if n^2 >= V/4,
-    or if it is worth the gradients that it asks: w^2 min{1, w/q} along/L times the measurements so far > worth k/K; but
-    not if squares of that size are no numbers any more. `longest` is the longest step so far or, before the first, a
-    part of the length over which curvature was seen.
+    L^2 = max{bend, spread}, s = min{1, max{1/8, agree |along|/L}}: short steps where samples agree on no curvature
+    along m. q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2. The step is taken
+    as soon as the w since the last one, its own included, add up to k/K, the measurements that its old gradients could
+    have been; but not if squares of that size are no numbers any more. It is no longer than `growth` times the longest
+    so far, or than the length over which curvature was first seen.
     """
 
     part: float = 0.5
     agree: float = 4.0
     least: float = 0.125
-    sure: float = 0.25
-    worth: float = 2.0
-    growth: float = 8.0
+    growth: float = 2.0
     share: float = 1.0  # k/K
 
-    def init(self, x: Tree) -> jax.Array:
-        return jnp.zeros((), jax.tree.leaves(x)[0].dtype)
+    def init(self, x: Tree) -> Walk:
+        zero = jnp.zeros((), jax.tree.leaves(x)[0].dtype)
+        return Walk(zero, zero)
 
     def weight(self, t: Any, grads: GradientSample, state: Tree) -> tuple[Any, Tree]:
         return grads.filter.gain, state
 
-    def step(self, t: Any, m: Tree, grads: GradientSample, longest: jax.Array) -> tuple[Any, Tree]:
+    def step(self, t: Any, m: Tree, grads: GradientSample, walk: Walk) -> tuple[Any, Tree]:
         f, n = grads.filter, norm(m)
-        L, h, limits = jnp.sqrt(f.bend), jnp.maximum(f.along, 0), np.finfo(f.S.dtype)
+        L, h, limits = jnp.sqrt(jnp.maximum(f.bend, f.spread)), jnp.maximum(f.along, 0), np.finfo(f.S.dtype)
         q = jnp.minimum(_over(0.5 * f.spread, L * h), 1)
         clear = jnp.minimum(_over(n * n, f.V), 1)
-        part = jnp.minimum(_over(clear, q), 1)
         agreed = jnp.clip(self.agree * _over(jnp.abs(f.along), L), self.least, 1)
-        gained = clear * clear * part * f.seen * h > self.worth * self.share * L
-        moves = ((clear >= self.sure) | gained) & (n * n > limits.tiny / limits.eps) & jnp.isfinite(n)
-        longest = jnp.maximum(longest, f.reach)
-        length = jnp.minimum(_over(self.part * n, L) * agreed * part, self.growth * longest)
+        length = _over(self.part * n, L) * agreed * jnp.minimum(_over(clear, q), 1)
+        length = jnp.minimum(length, jnp.maximum(self.growth * walk.longest, f.reach))
+        waited = walk.waited + clear
+        moves = (waited >= self.share) & (n * n > limits.tiny / limits.eps) & jnp.isfinite(n)
         length = jnp.where(moves, length, 0)
-        return length / jnp.where(n > 0, n, 1), jnp.maximum(longest, length)
+        walk = Walk(jnp.maximum(walk.longest, length), jnp.where(moves, 0, waited))
+        return length / jnp.where(n > 0, n, 1), walk

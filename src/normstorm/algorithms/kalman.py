@@ -13,12 +13,13 @@ def kalman_storm(*, scale: float = 1.0, K: int = 1, k: int | None = None, table:
     """Kalman-STORM: K samples a step, the first k of them at two points, and nothing to tune.
 
         a = V/S,      V <- (1 - a) V + l^2 d^2,      m <- m + c + a (g_K(x) - m - c),   c = g_k(x) - g_k(x_prev)
-        d = min{ s ||m||/(2 L) min{1, w/q}, 8 times the longest step },   w = min{1, ||m||^2/V}
-        x_{t+1} = x_t - d m/||m||   if w >= 1/4 or w^2 min{1, w/q} N h/L > 2 k/K, N the measurements so far; else x_t
+        d = min{ s ||m||/(2 L) min{1, w/q}, 2 times the longest step },   w = min{1, ||m||^2/V}
+        x_{t+1} = x_t - d m/||m||   if the w since the last such step add up to k/K; else x_t
 
     S is a running mean of ||g_K(x) - m - c||^2 that moves with x, by what a sample seen at both points says of its
-    noise. L^2 is a running mean of the squared secants ||c||^2/d^2 with a memory that is long unless samples agree, l^2
-    half the mean squared difference of consecutive secants, h their mean along steps, s = min{1, max{1/8, 4 |h|/L}}
+    noise. L^2 is a running mean of the squared secants ||c||^2/d^2 with a memory that is long unless samples agree, and
+    at least l^2, half the mean squared difference of consecutive secants; h is their mean along steps,
+    s = min{1, max{1/8, 4 |h|/L}}
     and q = min{1, l^2/(2 L h)}: where q = 1, a way to m = 0 would bring as much noise as it takes away. Where x stays,
     no old gradients are asked. V is checked whenever the weights since the last check add up to 1: the sum of
     g_K(x) - m - c over j steps has a mean square of j S if V is right, and V is raised where it is more than three

@@ -130,6 +130,11 @@ class Execution:
     records: int
     candidates: int
     fixed: Fixed | None
+    program = staticmethod(program)
+
+    @property
+    def numbers(self) -> Algorithm:
+        return self.algorithm
 
     @property
     def problem_name(self) -> str:
@@ -165,10 +170,9 @@ class Execution:
         return RecordSchedule(filled.astype(np.int32), ())
 
     def advance(self, stop: int, batch: Batch) -> Batch:
-        problem = self.problem if self.fixed is None else ()
         classes = tuple(map(type, (self.problem, *vars(self.algorithm).values())))
-        steps = program(self.config, self.fixed, classes)
-        done: Batch = steps(problem, self.algorithm, np.int32(stop), self.padded, batch)
+        given = () if self.fixed else self.problem, self.numbers, np.int32(stop), self.padded, batch
+        done: Batch = self.program(self.config, self.fixed, classes)(*given)
         done.t.block_until_ready()
         return done
 

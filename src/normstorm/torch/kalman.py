@@ -2,8 +2,8 @@
 
     first three steps    x stays;  m = mean of their gradients, s2 their sample variance;  V = s2/3, S = 4 s2/3
     a = V/S,             V <- (1 - a) V + l^2 d^2,        m <- m + c + a (g(x) - m - c),   c = g(x) - g(x_prev)
-    d = min{ s <m, u>/(2 L) min{1, w/q}, 8 times the longest step },   w = min{1, ||m||^2/V}
-    x <- x - d u   if w >= 1/4 or w^2 min{1, w/q} N h/L > 2, N the measurements so far
+    d = min{ s <m, u>/(2 L) min{1, w/q}, 2 times the longest step },   w = min{1, ||m||^2/V}
+    x <- x - d u   if the w since the last such step add up to 1
 
 V is the variance of the error of m, S of a measurement around it; L, l, s, q are curvature along steps, its spread, and
 what they say of the length, all observed on the way as in `normstorm.algorithms.kalman_storm`. u has length 1: m/||m||,
@@ -43,7 +43,21 @@ from .replay import RandomState, frozen_statistics, generators_of
 WHO = "KalmanStorm"
 GEOMETRIES = ("euclidean", "spectral")
 FIRST = 3  # gradients of the first estimate
-NUMBERS = ("V", "S", "bend", "flat", "spread", "along", "reach", "longest", "length", "gains", "excess", "squares")
+NUMBERS = (
+    "V",
+    "S",
+    "bend",
+    "flat",
+    "spread",
+    "along",
+    "reach",
+    "longest",
+    "waited",
+    "length",
+    "gains",
+    "excess",
+    "squares",
+)
 COUNTS = ("seen", "moves", "since", "alarms", "taken_back")
 
 
@@ -265,7 +279,7 @@ class KalmanStorm(Optimizer):
         return _dot(secant, self._unit(secant))
 
     def _probe(self, closure: Callable[[], Any], again: RandomState) -> None:
-        """The first curvature along u, and the length over which the gradient changes by an eighth."""
+        """The first curvature along u, and the length over which the gradient or its slope changes by an eighth."""
         f, params, u = self._filter, self._params, self._direction()
         size = math.sqrt(_dot(self._kept("m"), self._kept("m")))
         if size == 0:
@@ -283,27 +297,28 @@ class KalmanStorm(Optimizer):
         second = torch._foreach_add(torch._foreach_add(ahead, behind), here, alpha=-2)
         second = torch._foreach_mul(second, 1 / h**2)
         lengths = [math.sqrt(_dot(one, one)) for one in (first, second)]
-        r = min(_over(size, lengths[0]), math.sqrt(_over(size, lengths[1]))) / 8
+        slope = _over(*lengths) if lengths[0] > 0 else math.sqrt(_over(size, lengths[1]))
+        r = min(_over(size, lengths[0]), slope) / 8
         r = r if math.isfinite(r) and r > 0 else h
         secant = torch._foreach_add(first, second, alpha=-r / 2)
         square = _dot(secant, secant)
         torch._foreach_copy_(self._kept("secant"), secant)
         f |= {"bend": self._dual(secant) ** 2, "flat": square, "spread": square, "along": _dot(secant, u)}
-        f |= {"moves": f["moves"] + (square > 0), "reach": r / 8, "longest": max(f["longest"], r / 8)}
+        f |= {"moves": f["moves"] + (square > 0), "reach": r}
 
     def _choose(self) -> None:
         """The length of the next step."""
         f, m = self._filter, self._kept("m")
-        square, L, flat = _dot(m, m), math.sqrt(f["bend"]), math.sqrt(f["flat"])
-        limits, along = torch.finfo(m[0].dtype), max(f["along"], 0.0)
+        square, limits, along = _dot(m, m), torch.finfo(m[0].dtype), max(f["along"], 0.0)
+        least = max(1.0, f["spread"] / f["flat"]) if f["flat"] > 0 else 1.0  # curvature is no less than its spread
+        L, flat = math.sqrt(least * f["bend"]), math.sqrt(least * f["flat"])
         q = min(_over(0.5 * f["spread"], flat * along), 1)
         clear = min(_over(square, f["V"]), 1)
-        part = min(_over(clear, q), 1)
         share = min(max(4 * _over(abs(f["along"]), L), 0.125), 1)
-        gained = clear * clear * part * f["seen"] * along > 2 * flat
-        f["length"] = 0.0
-        if (clear >= 0.25 or gained) and square > limits.tiny / limits.eps:
+        f |= {"length": 0.0, "waited": f["waited"] + clear}
+        if f["waited"] >= 1 and square > limits.tiny / limits.eps:
             slope = _dot(m, self._direction())
-            allowed = _over(0.5 * self.param_groups[0]["scale"] * f["factor"] * slope, L) * share * part
-            f["length"] = max(0.0, min(allowed, 8 * f["longest"]))
-            f["longest"] = max(f["longest"], f["length"])
+            allowed = _over(0.5 * self.param_groups[0]["scale"] * f["factor"] * slope, L) * share
+            most = max(2 * f["longest"], f["reach"])
+            f["length"] = max(0.0, min(allowed * min(_over(clear, q), 1), most))
+            f |= {"longest": max(f["longest"], f["length"]), "waited": 0.0}

@@ -28,7 +28,8 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         "a": 1.0,
         "N": 3,
         "moves": 0,
-        "longest": 0.0,
+        "most": 0.0,
+        "waited": 0.0,
         "L2": 0.0,
         "l2": 0.0,
         "h": 0.0,
@@ -52,17 +53,20 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
             if table and t == oracle.n:
                 kept = [oracle.grad(x, i) for i in range(oracle.n)]
                 m, f["V"], f["S"], f["sum"] = np.mean(kept, axis=0), 0.0, 0.0, 0 * x
-            if f["longest"] == 0 and norm(m) > 0:
+            if f["most"] == 0 and norm(m) > 0:
                 _probe(oracle, x, m, batch[:k], f)
-        n, L, V = norm(m), f["L2"] ** 0.5, f["V"]
-        d, w = 8 * f["longest"], 1.0 if V == 0 else min(1.0, n**2 / V)
+        n, L, V = norm(m), max(f["L2"], f["l2"]) ** 0.5, f["V"]
+        d, w = f["most"], 1.0 if V == 0 else min(1.0, n**2 / V)
         q = min(1.0, f["l2"] / (2 * f["h"] * L)) if f["h"] > 0 and L > 0 else 1.0
-        shorter = min(1.0, w / q) if q > 0 else 1.0
         if L > 0:
+            shorter = min(1.0, w / q) if q > 0 else 1.0
             d = min(d, n / (2 * L) * min(1.0, max(1 / 8, 4 * abs(f["h"]) / L)) * shorter)
-        worth = w**2 * shorter * f["N"] * max(f["h"], 0.0) > 2 * k / K * L
-        d = d if n > 0 and (w >= 1 / 4 or worth) else 0.0
-        f["longest"] = max(f["longest"], d)
+        f["waited"] += w
+        if n == 0 or f["waited"] < k / K:
+            d = 0.0
+        else:
+            f["waited"] = 0.0
+        f["most"] = max(f["most"], 2 * d)
         before, x = x, x - d * m / n if d > 0 else x
         path.step(oracle, m, x)
     path.bar = f["V"] ** 0.5
@@ -79,9 +83,9 @@ def _probe(oracle: Oracle, x: Array, m: Array, head: Any, f: dict[str, Any]) -> 
     at = {j: np.mean([oracle._grad(x + j / 4 * u, s) for s in head], axis=0) for j in range(-2, 3)}
     first = (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / 3
     second = (at[1] - 2 * at[0] + at[-1]) * 16
-    r = min(n / norm(first), (n / norm(second)) ** 0.5) / 8
+    r = min(n / norm(first), norm(first) / norm(second)) / 8
     D = first - r / 2 * second
-    f |= {"D": D, "moves": 1, "longest": r / 8, "L2": norm(D) ** 2, "l2": norm(D) ** 2, "h": float(np.sum(D * u))}
+    f |= {"D": D, "moves": 1, "most": r, "L2": norm(D) ** 2, "l2": norm(D) ** 2, "h": float(np.sum(D * u))}
 
 
 def _curvature(f: dict[str, Any], m: Array, change: Array, step: Array, d: float) -> dict[str, Any]:

@@ -64,6 +64,7 @@ class LaneExecution(Execution):
 
     settings: tuple[Algorithm, ...]
     lanes: int
+    program = staticmethod(_program)
 
     @cached_property
     def numbers(self) -> Algorithm:
@@ -74,14 +75,6 @@ class LaneExecution(Execution):
 
     def begin(self, x: Tree) -> list[Batch]:
         return [_each(lambda leaf: jnp.broadcast_to(leaf, (self.lanes, *leaf.shape)), b) for b in super().begin(x)]
-
-    def advance(self, stop: int, batch: Batch) -> Batch:
-        problem = self.problem if self.fixed is None else ()
-        classes = tuple(map(type, (self.problem, *vars(self.algorithm).values())))
-        steps = _program(self.config, self.fixed, classes)
-        done: Batch = steps(problem, self.numbers, np.int32(stop), self.padded, batch)
-        done.t.block_until_ready()
-        return done
 
     def results(self, batches: list[Batch]) -> list[Trace]:
         """One for every setting."""
