@@ -125,6 +125,29 @@ def test_what_is_not_finite_is_taken_back() -> None:
         KalmanStorm([x]).step(lambda: closure(False))
 
 
+def test_a_lengthened_step_that_raises_the_loss_is_taken_back() -> None:
+    """By more than it should fall; after that, lengths are plain again, and a plain step is not looked at."""
+    x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = KalmanStorm([x], longer=True)
+
+    def closure(risen: float = 0.0) -> Tensor:
+        optimizer.zero_grad()
+        loss = 0.5 * x.square().sum() + risen
+        loss.backward()
+        return loss
+
+    for _ in range(6):
+        optimizer.step(closure)
+    state, before = optimizer.param_groups[0]["filter"], x.item()
+    assert state["factor"] > 1 and state["length"] > 0
+    optimizer.step(lambda: closure(0.0 if x.item() == before else 10.0))
+    assert (state["taken_back"], state["factor"]) == (1, 1.0)
+    assert x.item() == pytest.approx(before, rel=1e-15)
+    before = x.item()
+    optimizer.step(lambda: closure(0.0 if x.item() == before else 10.0))
+    assert state["taken_back"] == 1 and x.item() < before
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

@@ -12,7 +12,8 @@ part of a secant that lies along its own such direction.
 
 longer    The loss of a fresh batch before and after a step says what the step has brought; m knows nothing of that
           batch. As long as it is on average more than half of d <m, u>, as on a quadratic before its minimum along u,
-          the factor of lengths grows by 1.1 a step, else it falls by 0.7, and never below 1.
+          the factor of lengths grows by 1.1 a step, else it falls by 0.7, and never below 1. A lengthened step after
+          which that loss has risen by more than d <m, u> is taken back, and the factor is 1 again.
 
 Order. As in NormalizedStorm, weights sit at x_prev between two steps and the move is due: a step takes the gradient
 there, moves, and takes it at x on the same samples. `finish` makes the last move. Memory: weights, m, the last secant,
@@ -189,12 +190,15 @@ class KalmanStorm(Optimizer):
         torch._foreach_add_(params, u, alpha=-d)
         loss, g = self._gradients(closure, again)
         change = torch._foreach_sub(g, old)
-        if not math.isfinite(_dot(change, change)):
+        finite, fall = math.isfinite(_dot(change, change)), 0.0
+        if finite and self.param_groups[0]["longer"]:
+            fall = float((before - loss).detach()) / (d * slope)
+        if not finite or (f["factor"] > 1 and fall < -1):
             torch._foreach_add_(params, u, alpha=d)
-            f |= {"bend": 16 * f["bend"], "taken_back": f["taken_back"] + 1, "factor": 1.0}
+            f |= {"bend": f["bend"] * (1 if finite else 16), "taken_back": f["taken_back"] + 1, "factor": 1.0}
             return before
         if self.param_groups[0]["longer"]:
-            f["progress"] += 0.1 * (float((before - loss).detach()) / (d * slope) - f["progress"])
+            f["progress"] += 0.1 * (fall - f["progress"])
             f["factor"] = max(1.0, f["factor"] * (1.1 if f["progress"] > 0.5 else 0.7))
         self._measure(g, list(change), u, d)
         return loss
