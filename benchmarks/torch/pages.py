@@ -130,7 +130,7 @@ def earlier(number: int, runs: list[Report]) -> str:
     """Another attempt at equal time, before that of the table."""
     names = [name for name in RACERS if any(run["name"] == name for run in runs)]
     shown = [f"{RACERS[name]} {slashed([run['loss'] for run in runs if run['name'] == name])}" for name in names]
-    return f"Equal time in a {('first', 'second', 'third')[number]} attempt: {'; '.join(shown)}."
+    return f"Equal time in a {('first', 'second', 'third', 'fourth')[number]} attempt: {'; '.join(shown)}."
 
 
 def race_row(report: Report, name: str, timed: bool) -> tuple[float, list[str]] | None:

@@ -287,7 +287,8 @@ class Race:
 
     def measure(self, names: list[str]) -> None:
         """Seconds of a step: everyone takes ROUNDS turns of STRETCH steps, one after the other."""
-        if all(name in self.report["pace"] for name in names):
+        names = [name for name in names if name not in self.report["pace"]]
+        if not names:
             return
         own = {name: self.warm(name) for name in names}
         generator = torch.Generator(self.device).manual_seed(99)
@@ -299,7 +300,8 @@ class Race:
                     entrant.step(loss, self.text.batch(generator, self.count))
                     clock.tick()
                 seen[name].append(clock.stop() / STRETCH)
-        self.report["pace"] = seen
+        self.report["pace"] |= seen
+        write(self.options.out, self.report)
         print("pace", {name: f"{statistics.median(own) * 1e3:.2f} ms" for name, own in seen.items()}, flush=True)
 
     def pace(self, name: str) -> float:

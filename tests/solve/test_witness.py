@@ -44,7 +44,7 @@ def stated(constants, **odd):
 @pytest.mark.parametrize(
     ("constants", "odd", "kind"),
     [
-        (replace(PLAIN, L0=20), {"noise": 8.0}, "noise"),
+        (replace(PLAIN, L0=20), {"noise": 16.0}, "noise"),
         (replace(GROWING, L0=20), {"noise": 16.0}, "noise"),
         (PLAIN, {"bend": 3.0}, "smoothness"),
         (GROWING, {"bend": 3.0}, "smoothness"),

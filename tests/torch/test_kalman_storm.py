@@ -125,6 +125,26 @@ def test_what_is_not_finite_is_taken_back() -> None:
         KalmanStorm([x]).step(lambda: closure(False))
 
 
+def test_a_state_of_an_earlier_version_goes_on_and_a_loss_may_be_a_number() -> None:
+    x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+
+    def closure() -> float:
+        x.grad = x.detach().clone()
+        return 0.5 * x.item() ** 2
+
+    first = KalmanStorm([x], longer=True)
+    for _ in range(5):
+        first.step(closure)
+    saved = first.state_dict()
+    del saved["param_groups"][0]["filter"]["waited"]
+    second = KalmanStorm([x], longer=True)
+    second.load_state_dict(saved)
+    before = x.item()
+    for _ in range(3):
+        second.step(closure)
+    assert x.item() < before and second.param_groups[0]["filter"]["waited"] == 0
+
+
 def test_a_lengthened_step_that_raises_the_loss_is_taken_back() -> None:
     """By more than it should fall; after that, lengths are plain again, and a plain step is not looked at."""
     x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))

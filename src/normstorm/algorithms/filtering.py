@@ -230,7 +230,7 @@ class Filtered:
         V = jnp.where(wrong, jnp.minimum(f.S, jnp.maximum(f.V, (excess - 1) * f.S / since)), f.V)
         return f._replace(
             V=V,
-            spread=jnp.where(wrong, jnp.minimum(2 * f.spread, f.bend), f.spread),
+            spread=jnp.where(wrong, jnp.clip(f.bend, f.spread, 2 * f.spread), f.spread),
             sum=jax.tree.map(lambda s: jnp.where(due, 0, s), total),
             gains=jnp.where(due, 0, gains),
             since=jnp.where(due, 0, since),

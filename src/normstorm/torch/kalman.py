@@ -60,6 +60,8 @@ NUMBERS = (
     "squares",
 )
 COUNTS = ("seen", "moves", "since", "alarms", "taken_back")
+BEGINNING: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(COUNTS, 0)
+BEGINNING |= {"gain": 1.0, "factor": 1.0, "progress": 0.75}
 
 
 def _dot(a: Sequence[Tensor], b: Sequence[Tensor]) -> float:
@@ -107,8 +109,12 @@ class KalmanStorm(Optimizer):
             refuse(WHO, "longer", "True or False", longer)
         self.module = module
         super().__init__(params, {"geometry": geometry, "scale": positive(WHO, "scale", scale), "longer": longer})
-        first: dict[str, float] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(COUNTS, 0)
-        self.param_groups[0]["filter"] = first | {"gain": 1.0, "factor": 1.0, "progress": 0.75}
+        self.param_groups[0]["filter"] = dict(BEGINNING)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """What a state of an earlier version does not know begins anew."""
+        super().__setstate__(state)
+        self.param_groups[0]["filter"] = BEGINNING | self.param_groups[0].get("filter", {})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups and "filter" in self.param_groups[0]:
@@ -192,13 +198,13 @@ class KalmanStorm(Optimizer):
         change = torch._foreach_sub(g, old)
         finite, fall = math.isfinite(_dot(change, change)), 0.0
         if finite and self.param_groups[0]["longer"]:
-            fall = float((before - loss).detach()) / (d * slope)
-        if not finite or (f["factor"] > 1 and fall < -1):
+            fall = (float(before) - float(loss)) / (d * slope)
+        if not finite or (f["factor"] > 1 and not fall >= -1):
             torch._foreach_add_(params, u, alpha=d)
             f |= {"bend": f["bend"] * (1 if finite else 16), "taken_back": f["taken_back"] + 1, "factor": 1.0}
             return before
         if self.param_groups[0]["longer"]:
-            f["progress"] += 0.1 * (fall - f["progress"])
+            f["progress"] += 0.1 * ((fall if fall >= -1 else -1.0) - f["progress"])
             f["factor"] = max(1.0, f["factor"] * (1.1 if f["progress"] > 0.5 else 0.7))
         self._measure(g, list(change), u, d)
         return loss
@@ -259,7 +265,7 @@ class KalmanStorm(Optimizer):
         f["excess"] = _dot(total, total) / (f["since"] * f["S"]) if math.sqrt(f["S"]) > rounding else 1.0
         if f["excess"] > 3:
             f["V"] = min(f["S"], max(f["V"], (f["excess"] - 1) * f["S"] / f["since"]))
-            f |= {"spread": min(2 * f["spread"], f["flat"]), "alarms": f["alarms"] + 1}
+            f |= {"spread": min(2 * f["spread"], max(f["spread"], f["flat"])), "alarms": f["alarms"] + 1}
         f |= {"gains": 0.0, "since": 0}
         torch._foreach_zero_(total)
 

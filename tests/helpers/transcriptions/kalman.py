@@ -124,6 +124,6 @@ def _measure(f: dict[str, Any], m: Array, fresh: Array, change: Array, step: Arr
         excess = norm(f["sum"]) ** 2 / (f["since"] * f["S"]) if noisy else 1.0
         if excess > 3:
             f["V"] = min(f["S"], max(f["V"], (excess - 1) * f["S"] / f["since"]))
-            f["l2"] = min(2 * f["l2"], f["L2"])
+            f["l2"] = max(f["l2"], min(2 * f["l2"], f["L2"]))
         f |= {"sum": 0 * apart, "gains": 0.0, "since": 0}
     return found
