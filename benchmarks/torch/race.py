@@ -2,8 +2,8 @@
 
     python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens seconds] [--only NAME ...] [--stop 540]
                                     [--warm SHARE] [--embedding DEVIATION]
-    python -m benchmarks.torch.race --data DIR --only spectral stale exact euclidean euclidean-exact --ratios 1
-                                    --out benchmarks/results/torch-correction.json
+    python -m benchmarks.torch.race --data DIR --only spectral stale exact exact-usual euclidean euclidean-exact
+                                    euclidean-exact-usual --ratios 1 --out benchmarks/results/torch-correction.json
 
 DIR holds train.bin.xz and val.bin.xz, plain bytes. 64 windows of 512 bytes a step, bfloat16 autocast, compiled blocks.
 Everyone has two numbers to tune on seed 0, a learning rate and the ratio of the companion's rate to it (embeddings,
@@ -140,8 +140,10 @@ ENTRANTS = {
     "neurons-lean": Entrant(partial(ours, neurons=True, memory="lean"), SPECTRAL, like="neurons"),
     "stale": Entrant(partial(ours, difference="stale", correction=0.05), SPECTRAL),
     "exact": Entrant(partial(ours, correction=1.0, nesterov=False, beta=0.9), EXACT, passes=2),
+    "exact-usual": Entrant(partial(ours, correction=1.0), EXACT, passes=2),
     "euclidean": Entrant(whole, WHOLE),
     "euclidean-exact": Entrant(partial(whole, correction=1.0, beta=0.9), WHOLE, passes=2),
+    "euclidean-exact-usual": Entrant(partial(whole, correction=1.0), WHOLE, passes=2),
     "muon": Entrant(muon, SPECTRAL),
     "normuon": Entrant(partial(muon, neurons=0.95), SPECTRAL),
     "mars": Entrant(partial(muon, gamma=0.025), SPECTRAL),

@@ -44,21 +44,8 @@ from .replay import RandomState, frozen_statistics, generators_of
 WHO = "KalmanStorm"
 GEOMETRIES = ("euclidean", "spectral")
 FIRST = 3  # gradients of the first estimate
-NUMBERS = (
-    "V",
-    "S",
-    "bend",
-    "flat",
-    "spread",
-    "along",
-    "reach",
-    "longest",
-    "waited",
-    "length",
-    "gains",
-    "excess",
-    "squares",
-)
+SEEN = ("V", "S", "bend", "flat", "spread", "along", "reach", "excess", "squares")
+NUMBERS = (*SEEN, "longest", "waited", "length", "gains")
 COUNTS = ("seen", "moves", "since", "alarms", "taken_back")
 BEGINNING: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(COUNTS, 0)
 BEGINNING |= {"gain": 1.0, "factor": 1.0, "progress": 0.75}
