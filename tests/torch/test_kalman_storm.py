@@ -168,6 +168,50 @@ def test_a_lengthened_step_that_raises_the_loss_is_taken_back() -> None:
     assert state["taken_back"] == 1 and x.item() < before
 
 
+@pytest.mark.parametrize("start", [3.0, 0.0])
+def test_steps_do_not_grow_without_end_where_no_curvature_is_seen(start: float) -> None:
+    """They double up to the length of the first weights (1 if these are 0): 300 steps go no farther than 300 of it."""
+    x = nn.Parameter(torch.tensor([start], dtype=torch.float64))
+    optimizer = KalmanStorm([x])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = 2 * x.sum()
+        loss.backward()
+        return loss
+
+    for _ in range(300):
+        optimizer.step(closure)
+    length = start or 1.0
+    assert 100 * length < start - x.item() <= 300 * length
+
+
+def test_a_step_that_was_taken_back_is_not_the_longest() -> None:
+    x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = KalmanStorm([x])
+
+    def closure(fine: bool = True) -> Tensor:
+        optimizer.zero_grad()
+        loss = (0.5 if fine else float("nan")) * x.square().sum()
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        optimizer.step(closure)
+    state, before, gone = optimizer.param_groups[0]["filter"], x.item(), 0.0
+    assert state["length"] > 0
+    optimizer.step(lambda: closure(x.item() == before))
+    assert (state["taken_back"], state["longest"]) == (1, 0.0)
+    for _ in range(3):
+        last = x.item()
+        optimizer.step(closure)
+        gone = max(gone, abs(x.item() - last))
+    assert state["longest"] == pytest.approx(gone)
+    gone = max(gone, state["length"])
+    optimizer.finish()
+    assert state["longest"] == pytest.approx(gone)
+
+
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [

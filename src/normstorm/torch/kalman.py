@@ -15,6 +15,9 @@ longer    The loss of a fresh batch before and after a step says what the step h
           the factor of lengths grows by 1.1 a step, else it falls by 0.7, and never below 1. A lengthened step after
           which that loss has risen by more than d <m, u> is taken back, and the factor is 1 again.
 
+No curvature. Where the gradient has not changed by more than rounding, nothing says how far it holds: steps double up
+to the length of the first weights, 1 if these are 0, and grow no more.
+
 Order. As in NormalizedStorm, weights sit at x_prev between two steps and the move is due: a step takes the gradient
 there, moves, and takes it at x on the same samples. `finish` makes the last move. Memory: weights, m, the last secant,
 a sum of measurements, two gradients and a direction.
@@ -45,7 +48,7 @@ WHO = "KalmanStorm"
 GEOMETRIES = ("euclidean", "spectral")
 FIRST = 3  # gradients of the first estimate
 SEEN = ("V", "S", "bend", "flat", "spread", "along", "reach", "excess", "squares")
-NUMBERS = (*SEEN, "longest", "waited", "length", "gains")
+NUMBERS = (*SEEN, "longest", "waited", "length", "gains", "far")
 COUNTS = ("seen", "moves", "since", "alarms", "taken_back")
 BEGINNING: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(COUNTS, 0)
 BEGINNING |= {"gain": 1.0, "factor": 1.0, "progress": 0.75}
@@ -155,8 +158,9 @@ class KalmanStorm(Optimizer):
     def finish(self) -> None:
         """Make the move that is due."""
         if self._filter["length"] > 0:
-            torch._foreach_add_(self._params, self._direction(), alpha=-self._filter["length"])
-            self._filter["length"] = 0.0
+            f = self._filter
+            torch._foreach_add_(self._params, self._direction(), alpha=-f["length"])
+            f |= {"longest": max(f["longest"], f["length"]), "length": 0.0}
 
     def _gradients(
         self, closure: Callable[[], Any], again: RandomState | None = None, still: bool = False
@@ -193,6 +197,7 @@ class KalmanStorm(Optimizer):
         if self.param_groups[0]["longer"]:
             f["progress"] += 0.1 * ((fall if fall >= -1 else -1.0) - f["progress"])
             f["factor"] = max(1.0, f["factor"] * (1.1 if f["progress"] > 0.5 else 0.7))
+        f["longest"] = max(f["longest"], d)
         self._measure(g, list(change), u, d)
         return loss
 
@@ -282,7 +287,8 @@ class KalmanStorm(Optimizer):
         if size == 0:
             return
         x, far = [p.detach().clone() for p in params], math.sqrt(_dot(params, params))
-        h = 1e-3 * (far if far > 0 else 1.0)
+        far = far if far > 0 else 1.0
+        h = 1e-3 * far
         seen = []
         for place in (0.0, h, -h):
             torch._foreach_copy_(params, x)
@@ -301,7 +307,7 @@ class KalmanStorm(Optimizer):
         square = _dot(secant, secant)
         torch._foreach_copy_(self._kept("secant"), secant)
         f |= {"bend": self._dual(secant) ** 2, "flat": square, "spread": square, "along": _dot(secant, u)}
-        f |= {"moves": f["moves"] + (square > 0), "reach": r}
+        f |= {"moves": f["moves"] + (square > 0), "reach": r, "far": far}
 
     def _choose(self) -> None:
         """The length of the next step."""
@@ -317,5 +323,6 @@ class KalmanStorm(Optimizer):
             slope = _dot(m, self._direction())
             allowed = _over(0.5 * self.param_groups[0]["scale"] * f["factor"] * slope, L) * share
             most = max(2 * f["longest"], f["reach"])
-            f["length"] = max(0.0, min(allowed * min(_over(clear, q), 1), most))
-            f |= {"longest": max(f["longest"], f["length"]), "waited": 0.0}
+            if f["longest"] > 0 and L * f["longest"] <= 64 * limits.eps * math.sqrt(square + f["S"]):
+                most = min(most, max(f["longest"], f["far"]))
+            f |= {"length": max(0.0, min(allowed * min(_over(clear, q), 1), most)), "waited": 0.0}
