@@ -18,13 +18,14 @@ WRONG = 0.2  # of the labels are drawn at random, so that noise stays
 
 @dataclass
 class Task:
-    """`draw(n)` is a fresh batch from `draws`, `value()` the loss over all rows or over a large fixed batch."""
+    """`draw(n)` is a fresh batch from `draws`, `value()` the loss over all `rows`."""
 
     model: nn.Module
     loss: Callable[..., Tensor]
     draw: Callable[[int], tuple[Tensor, Tensor]]
     value: Callable[[], float]
     draws: torch.Generator
+    rows: tuple[Tensor, Tensor]
 
 
 def digits(cache: Path = CACHE) -> tuple[Tensor, Tensor]:
@@ -58,7 +59,7 @@ def _task(model: nn.Module, loss: Callable[..., Tensor], x: Tensor, y: Tensor, s
         with torch.no_grad():
             return float(loss(x, y))
 
-    return Task(model, loss, draw, value, draws)
+    return Task(model, loss, draw, value, draws, (x, y))
 
 
 def _classifier(model: nn.Module, x: Tensor, y: Tensor, seed: int) -> Task:

@@ -1,7 +1,7 @@
 """A race on byte-level text: GPTs of 25 and 120 million parameters, equal tokens and equal wall-clock.
 
     python -m benchmarks.torch.race --data DIR [--size 25] [--by tokens seconds] [--only NAME ...] [--stop 540]
-                                    [--warm SHARE] [--embedding DEVIATION]
+                                    [--warm SHARE] [--embedding DEVIATION] [--anew] [--settings REPORT]
     python -m benchmarks.torch.race --data DIR --only spectral stale exact exact-usual euclidean euclidean-exact
                                     euclidean-exact-usual --ratios 1 --out benchmarks/results/torch-correction.json
 
@@ -18,7 +18,8 @@ No weight decay for anyone; AdamW and schedule-free clip gradients at norm 1. Th
 windows spread evenly over val.bin.
 
 The report is rewritten after every run, and runs that it already holds are not repeated, so that the race can be
-stopped at any moment and continued; `--stop` starts no run after so many seconds.
+stopped at any moment and continued; `--stop` starts no run after so many seconds. `--anew` measures all paces again and
+puts the runs by seconds aside as an earlier attempt. `--settings` takes the best of another report and tunes nothing.
 """
 
 from __future__ import annotations
@@ -241,12 +242,27 @@ class Race:
             old = json.loads(options.out.read_text(encoding="utf-8"))
             same = all(old.get(key) == value for key, value in self.report.items() if key not in ("machine", *KEPT))
             self.report |= {key: old[key] for key in KEPT if same and key in old}
+        if options.anew:
+            self.put_aside()
 
     def model(self, seed: int) -> GPT:
         model = build(self.size, self.device, seed, body=self.body)
         with torch.no_grad():
             model.embedding.weight.mul_(self.options.embedding / FIRST)
         return model
+
+    @property
+    def known(self) -> dict[str, Any]:
+        """The report that says what is best."""
+        other = self.options.settings
+        return json.loads(other.read_text(encoding="utf-8")) if other else self.report
+
+    def put_aside(self) -> None:
+        """Runs by seconds belong to the machine on which the paces were measured."""
+        before = [run for run in self.report["runs"] if run["by"] == "seconds"]
+        self.report["runs"] = [run for run in self.report["runs"] if run["by"] != "seconds"]
+        self.report["earlier_by_seconds"] = [*self.report.get("earlier_by_seconds", []), *([before] if before else [])]
+        self.report["pace"] = {}
 
     def late(self) -> bool:
         return time.perf_counter() - self.began > self.options.stop
@@ -256,13 +272,13 @@ class Race:
         self.by, names = by, self.options.only
         if by == "tokens":
             names = [name for name in names if ENTRANTS[name].like is None]
-            for name in names:
+            for name in names if self.options.settings is None else ():
                 self.tune(name)
         else:
-            self.measure([name for name in names if tuned(self.report, name)])
+            self.measure([name for name in names if tuned(self.known, name)])
         for seed in SEEDS[: self.options.seeds]:
             for name in names:
-                if best := tuned(self.report, name):
+                if best := tuned(self.known, name):
                     self.once(name, best, seed)
 
     def tune(self, name: str) -> None:
@@ -373,6 +389,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=len(SEEDS))
     parser.add_argument("--ratios", type=int, default=3, help="how many ratios of the companion's rate to try")
     parser.add_argument("--stop", type=float, default=540.0, help="start no run after so many seconds")
+    parser.add_argument("--anew", action="store_true", help="measure paces again, and run all by seconds again")
+    parser.add_argument("--settings", type=Path, help="a report whose best settings are taken")
     parser.add_argument("--compile", action="store_true", help="compile the blocks in a trial too")
     options = parser.parse_args()
     options.warm = options.warm or WARM[options.size]

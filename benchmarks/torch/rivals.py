@@ -14,9 +14,16 @@ Schedule-free AdamW, for everything; gradients are taken at y, and the loss is t
     z_{t+1} = z_t - lr_t g(y_t) / (sqrt(v_t / (1 - beta2^t)) + eps),   c_t = lr_t^2 / sum of lr_s^2 up to t
     x_{t+1} = (1 - c_t) x_t + c_t z_{t+1},   y_{t+1} = (1 - beta) z_{t+1} + beta x_{t+1}
 
+Prodigy, for everything; d is what it knows of the distance to go, from 1e-6 on, and no rate is left to tune (lr = 1):
+
+    m_t = beta m_{t-1} + (1 - beta) d_t g_t,   v_t = beta2 v_{t-1} + (1 - beta2) d_t^2 g_t^2
+    r_t = sqrt(beta2) r_{t-1} + d_t^2 lr <g_t, x_1 - x_t>,   s_t = sqrt(beta2) s_{t-1} + d_t^2 lr g_t
+    x_{t+1} = x_t - lr d_t m_t / (sqrt(v_t) + d_t eps),   d_{t+1} = max{d_t, r_t / ||s_t||_1}
+
 Source: Jordan et al. 2024; Li et al. 2025, NorMuon; Liu et al. 2025, MARS-M; Defazio et al. 2024, The road less
-scheduled.
-Departures: no weight decay, as for every contender; all three keep Muon's scale, so that rates mean the same.
+scheduled; Mishchenko and Defazio 2024, Prodigy.
+Departures: no weight decay, as for every contender; the three of Muon's kind keep its scale, so that rates mean the
+same.
 """
 
 from __future__ import annotations
@@ -133,3 +140,54 @@ class ScheduleFree(torch.optim.Optimizer):
             beta = group["betas"][0]
             z = [self._kept(p, "z") for p in group["params"]]
             torch._foreach_lerp_(group["params"], z, 1 - 1 / beta if to_x else 1 - beta)
+
+
+class Prodigy(torch.optim.Optimizer):
+    """Adam whose length is found on the way."""
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float = 1.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        first: float = 1e-6,
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "eps": eps})
+        self.d, self.first, self.gone = first, first, 0.0
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """All groups share one d. r and s are divided by `first`^2, lest their squares vanish in float32."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        d, ahead, long = self.d, 0.0, 0.0
+        for group in self.param_groups:
+            (beta, beta2), lr, x = group["betas"], group["lr"], group["params"]
+            forget, weight = math.sqrt(beta2), group["lr"] * (d / self.first) ** 2
+            g = [p.grad for p in x]
+            start, m, v, s = ([self._kept(p, name) for p in x] for name in ("start", "m", "v", "s"))
+            gone = torch._foreach_mul(torch._foreach_sub(start, x), g)
+            ahead += weight * float(torch.stack([part.sum() for part in gone]).sum())
+            torch._foreach_mul_(s, forget)
+            torch._foreach_add_(s, g, alpha=weight)
+            long += float(torch.stack(torch._foreach_norm(s, 1)).sum())
+            torch._foreach_mul_(m, beta)
+            torch._foreach_add_(m, g, alpha=(1 - beta) * d)
+            torch._foreach_mul_(v, beta2)
+            torch._foreach_addcmul_(v, g, g, (1 - beta2) * d * d)
+            size = torch._foreach_sqrt(v)
+            torch._foreach_add_(size, d * group["eps"])
+            torch._foreach_addcdiv_(x, m, size, -lr * d)
+        self.gone = forget * self.gone + ahead
+        if long > 0:
+            self.d = max(d, self.gone / long)
+        return loss
+
+    def _kept(self, p: Tensor, name: str) -> Tensor:
+        state = self.state[p]
+        if name not in state:
+            state[name] = p.detach().clone() if name == "start" else torch.zeros_like(p)
+        return state[name]

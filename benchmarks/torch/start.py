@@ -82,7 +82,7 @@ def main() -> None:
     parser.add_argument("--compile", action="store_true", help="compile the blocks in a trial too")
     options = parser.parse_args()
     began, asked, options.out = time.perf_counter(), options.out, options.out.with_suffix(".none")
-    vars(options).update(size="120", warm=0.05, embedding=0.02, seconds=SECONDS["120"])
+    vars(options).update(size="120", warm=0.05, embedding=0.02, seconds=SECONDS["120"], anew=False, settings=None)
     race = Race(options)
     report = {"machine": machine(options.device), "tiny": options.tiny, "steps": options.steps, "rows": []}
     for row in ROWS:

@@ -168,6 +168,27 @@ def test_a_lengthened_step_that_raises_the_loss_is_taken_back() -> None:
     assert state["taken_back"] == 1 and x.item() < before
 
 
+def test_after_ten_moves_no_step_may_raise_the_loss_out_of_all_proportion() -> None:
+    """Plain or lengthened; a plain one that was taken back has met more curvature than was known."""
+    x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
+    optimizer = KalmanStorm([x], longer=True)
+
+    def closure(risen: float = 0.0) -> Tensor:
+        optimizer.zero_grad()
+        loss = 0.5 * x.square().sum() + risen
+        loss.backward()
+        return loss
+
+    state = optimizer.param_groups[0]["filter"]
+    for _ in range(14):
+        optimizer.step(closure)
+    state["factor"], bend, before = 1.0, state["bend"], x.item()
+    assert state["moves"] > 10 and state["length"] > 0
+    optimizer.step(lambda: closure(0.0 if x.item() == before else 10.0))
+    assert (state["taken_back"], state["bend"]) == (1, 2 * bend)
+    assert x.item() == pytest.approx(before, rel=1e-15)
+
+
 @pytest.mark.parametrize("start", [3.0, 0.0])
 def test_steps_do_not_grow_without_end_where_no_curvature_is_seen(start: float) -> None:
     """They double up to the length of the first weights (1 if these are 0): 300 steps go no farther than 300 of it."""

@@ -13,7 +13,9 @@ part of a secant that lies along its own such direction.
 longer    The loss of a fresh batch before and after a step says what the step has brought; m knows nothing of that
           batch. As long as it is on average more than half of d <m, u>, as on a quadratic before its minimum along u,
           the factor of lengths grows by 1.1 a step, else it falls by 0.7, and never below 1. A lengthened step after
-          which that loss has risen by more than d <m, u> is taken back, and the factor is 1 again.
+          which that loss has risen by more than d <m, u> is taken back, and the factor is halved; so is any step
+          after the tenth whose loss has risen by more than four times the root mean square of such changes (over the
+          last ten or so). If that step was not lengthened, L^2 counts twice from then on.
 
 No curvature. Where the gradient has not changed by more than rounding, nothing says how far it holds: steps double up
 to the length of the first weights, 1 if these are 0, and grow no more.
@@ -48,7 +50,7 @@ WHO = "KalmanStorm"
 GEOMETRIES = ("euclidean", "spectral")
 FIRST = 3  # gradients of the first estimate
 SEEN = ("V", "S", "bend", "flat", "spread", "along", "reach", "excess", "squares")
-NUMBERS = (*SEEN, "longest", "waited", "length", "gains", "far")
+NUMBERS = (*SEEN, "longest", "waited", "length", "gains", "far", "swing")
 COUNTS = ("seen", "moves", "since", "alarms", "taken_back")
 BEGINNING: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(COUNTS, 0)
 BEGINNING |= {"gain": 1.0, "factor": 1.0, "progress": 0.75}
@@ -187,14 +189,18 @@ class KalmanStorm(Optimizer):
         torch._foreach_add_(params, u, alpha=-d)
         loss, g = self._gradients(closure, again)
         change = torch._foreach_sub(g, old)
-        finite, fall = math.isfinite(_dot(change, change)), 0.0
+        finite, rise = math.isfinite(_dot(change, change)), 0.0
         if finite and self.param_groups[0]["longer"]:
-            fall = (float(before) - float(loss)) / (d * slope)
-        if not finite or (f["factor"] > 1 and not fall >= -1):
+            rise = float(loss) - float(before)
+        wild = f["moves"] > 10 and not rise <= 4 * math.sqrt(f["swing"])
+        if not finite or wild or (f["factor"] > 1 and not rise <= d * slope):
             torch._foreach_add_(params, u, alpha=d)
-            f |= {"bend": f["bend"] * (1 if finite else 16), "taken_back": f["taken_back"] + 1, "factor": 1.0}
+            more = (2 if wild and f["factor"] == 1 else 1) if finite else 16
+            f |= {"bend": f["bend"] * more, "taken_back": f["taken_back"] + 1, "factor": max(1.0, f["factor"] / 2)}
             return before
         if self.param_groups[0]["longer"]:
+            fall = -rise / (d * slope)
+            f["swing"] += 0.1 * (rise * rise - f["swing"]) if math.isfinite(rise) else 0.0
             f["progress"] += 0.1 * ((fall if fall >= -1 else -1.0) - f["progress"])
             f["factor"] = max(1.0, f["factor"] * (1.1 if f["progress"] > 0.5 else 0.7))
         f["longest"] = max(f["longest"], d)
