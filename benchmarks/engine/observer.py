@@ -16,12 +16,15 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+import jax
+
 from benchmarks.engine.registry import spent
 from benchmarks.machine import describe, one_core_in_double
 from benchmarks.pages import RESULTS
 from normstorm.algorithms import normalized_storm
 from normstorm.algorithms.observers import follow
 from normstorm.engine import run
+from normstorm.engine.execution import program
 from normstorm.problems import registry
 
 BATCHES = ((1, 1), (8, 8), (32, 8))
@@ -30,6 +33,8 @@ BUDGET = 100_000
 
 
 def cell(name: str, K: int, k: int, seeds: int, seconds: float, turns: int) -> dict[str, Any]:
+    jax.clear_caches()  # a process can hold only so many compiled programs
+    program.cache_clear()
     problem = registry.get(name)
     x, plain = problem.start(), normalized_storm(alpha=0.05, eta=1e-3, K=K, k=k)
     known = {"steps": BUDGET // (K + k), "delta": 0.05, "constants": problem.constants(None, "almost-sure")}

@@ -146,7 +146,7 @@ class Oracle:
             a = step.a
             w = min(1 / a if self.settled is None else self.settled, w_old / max(1 - a, 0.5))
             share = 1 - (1 - a) * w / w_old
-            prices.append(min(-SIGMA * math.log(1 - share), share) if share < 1 else 1.0)
+            prices.append(min(SIGMA * (1 - (1 - share) ** 2) / (2 * (1 - share)), share) if share < 1 else 1.0)
             turn, own = (1 - a) / k, a / K
             heads = head * (2 * turn * change + own * off)
             tails = tail * own * off

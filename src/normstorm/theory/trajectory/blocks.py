@@ -75,7 +75,7 @@ def per_square(xp: Any, lam: Any, x: Any) -> Any:
 
 def contraction(xp: Any, share: Any) -> Any:
     """C: sqrt(b^2 u^2 + p^2) <= sqrt(u^2 + p^2) - share u + C p for all u, p >= 0 and b = 1 - share in [0, 1]."""
-    return xp.minimum(-CONTRACTION * xp.log1p(-xp.minimum(share, 0.99)), share)
+    return xp.minimum(CONTRACTION / 2 * share * (2 - share) / xp.maximum(1 - share, 0.01), share)
 
 
 def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any) -> Any:
@@ -234,7 +234,7 @@ def block_sums(xp: Any, old: Followed, seen: Observed, terms: Terms, counts: Any
             "curve": seen.moved * seen.moved,
             "kept": xp.log1p(-xp.minimum(seen.alpha, 0.999)),
             "rest": rest,
-            "w rest": w * rest,
+            "w rest": 0.0 if seen.rest is None else w * rest,
         },
     )
 

@@ -23,13 +23,9 @@ def running_maxima(xp: Any, values: Any) -> Any:
 
 
 def totals(xp: Any, which: Any, parts: dict[str, Any]) -> dict[str, Any]:
-    """The sums of several numbers over some of the steps, `which`; each is of every step, or one for all of them.
-
-    All of them in one operation: a sum for each would take as long.
-    """
-    n = which.shape[0]
-    table = xp.stack([xp.broadcast_to(xp.asarray(part), (n,)) for part in parts.values()])
-    return dict(zip(parts, xp.sum(xp.where(which, table, 0.0), 1), strict=True))
+    """The sums of several numbers over some of the steps, `which`; each is of every step, or one for all of them."""
+    count = xp.sum(which)
+    return {k: xp.sum(xp.where(which, v, 0.0)) if xp.ndim(v) else v * count for k, v in parts.items()}
 
 
 def one_step_later(xp: Any, first: Any, values: Any) -> Any:
