@@ -107,6 +107,16 @@ def race_table(report: Report) -> str:
     return "\n\n".join([table(heads, [cells for _, cells in sorted(rows)]), words, *before])
 
 
+def race_memory_table(report: Report) -> str:
+    """The entrants of the race, least first at the larger size."""
+    sizes = list(dict.fromkeys(row["size"] for row in report["rows"]))
+    found = {(row["name"], row["size"]): row["peak_bytes_per_parameter"] for row in report["rows"]}
+    names = sorted({row["name"] for row in report["rows"]}, key=lambda name: found[name, sizes[-1]])
+    rows = [[RACERS[name], *(f"{found[name, size]:.2f}" for size in sizes)] for name in names]
+    words = f"{report['machine']['device']}; bytes per parameter, one window of {report['window']} bytes a step."
+    return f"{table(['', *(f'{size} million' for size in sizes)], rows)}\n\n{words}"
+
+
 def start_table(report: Report) -> str:
     """What a run owes to its start."""
     heads = ["", "rate, ratio", "rate rises over", "embeddings begin with", "matrices clipped at", "loss"]
@@ -241,6 +251,7 @@ TABLES: dict[str, Callable[[Report], str]] = {
     "torch-step": step_table,
     "torch-compiled": compiled_table,
     "torch-race-25": race_table,
+    "torch-race-memory": race_memory_table,
     "torch-start": start_table,
     "torch-race-120": race_table,
     "torch-race-120-long": race_table,
