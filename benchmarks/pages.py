@@ -474,8 +474,8 @@ def selftuning_counts(report: dict[str, Any]) -> str:
         for goal in ("average", "last"):
             ratios, ranks, beaten = [], [], 0
             for problem in report["own"]:
-                tuned, mine = _tuned(report, problem, budget, goal), report["own"][problem]["plain"][budget]
-                if not tuned:
+                tuned, mine = _tuned(report, problem, budget, goal), report["own"][problem]["plain"].get(budget)
+                if not tuned or mine is None:
                     continue
                 ratios.append(mine[goal] / min(tuned.values()))
                 ranks.append(1 + sum(value < mine[goal] for value in tuned.values()))

@@ -7,8 +7,9 @@ own         as it is: cost-weighted average, last point, and V against the true 
 table       with the table of a finite sum, beside tuned SAGA
 
 race        every rival with its step on 9 factors around the default of the comparison, times at most 3 values of its
-            second parameter. A setting is chosen by some seeds and reported by others, apart for average and last
-            point; settings whose median ends above F(x_1) are refused, and counted. Averages are weighted by cost.
+            second parameter. A setting is chosen by some seeds and reported by 16 others, those of `own`, apart for
+            average and last point; settings whose median ends above F(x_1) are refused, and counted. Averages are
+            weighted by cost.
 ablation    the average without one part at a time, on the problems of the design
 rescaling   the path under other units of x and F, thousands and powers of 2: largest relative difference of the average
 
@@ -47,6 +48,7 @@ from benchmarks.pages import (
     selftuning_rivals,
     selftuning_table,
 )
+from normstorm._shared.jsonable import jsonable
 from normstorm._shared.pytrees import pytree
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.algorithms.filtering import Filter, Filtered
@@ -72,6 +74,7 @@ DESIGN = (
     *("logistic-nonconvex", "tanh-network", "softmax", "saddles", "wide-logistic"),
 )
 PROBLEMS = (*registry.PROBLEMS, *holdout.PROBLEMS)
+REPORTED = (100, 16)  # the first of the seeds by which everyone is reported, and how many
 DENSE = ((128, 1), (8192, 64), (2**30, 512))  # up to so many steps, a gradient is measured at every so many
 UNITS = {
     "difference": ((1e-3, 1e3), (1e3, 1e-3), (1e3, 1e3), (1e-3, 1e-3)),
@@ -165,13 +168,13 @@ def rows_of(problem: Any, algorithms: list[Algorithm], seeds: jax.Array, steps: 
     return np.asarray(walk(problem, stacked(algorithms), x, seeds, steps, budgets))
 
 
-def own(name: str, table: bool, budgets: tuple[int, ...], seeds: int = 8) -> dict[str, Any]:
+def own(name: str, table: bool, budgets: tuple[int, ...]) -> dict[str, Any]:
     """Kalman-STORM as it is."""
     problem = problem_of(name)
     most = max(budgets) + 1
-    found = rows_of(problem, [CATALOGUE["kalman_storm"](table=table)], words(100, seeds), most, budgets)[0]
-    start = float(problem.value(problem.start()))
-    return {str(b): {**summary(found[:, j]), "start": start} for j, b in enumerate(budgets)}
+    found = rows_of(problem, [CATALOGUE["kalman_storm"](table=table)], words(*REPORTED), most, budgets)[0]
+    known = {"start": float(problem.value(problem.start())), "seeds": REPORTED[1]}
+    return {str(b): {**summary(found[:, j]), **known} for j, b in enumerate(budgets)}
 
 
 def summary(rows: np.ndarray) -> dict[str, Any]:
@@ -196,20 +199,25 @@ def rival(name: str, method: str, budgets: tuple[int, ...], values: int, seeds: 
     given = settings(method, known, values)
     tried = [CATALOGUE[method](**s) for s in given]
     steps = tried[0].steps(most, known.size)
-    found = rows_of(problem, tried, words(0, 2 * seeds), steps + 1, budgets)
-    start, out = float(problem.value(problem.start())), {}
-    usual = given.index(METHODS[method].default(known))
+    start, usual = float(problem.value(problem.start())), given.index(METHODS[method].default(known))
+    found = rows_of(problem, tried, words(0, seeds), steps + 1, budgets)
+    found = np.where(np.isfinite(found), found, np.inf)  # (settings, seeds, budgets, numbers)
+    falls = np.median(found[..., 2], axis=1) <= start
+    goals = {"average": 0, "last": 1}
+    scores = {goal: np.where(falls, np.mean(found[..., column], axis=1), np.inf) for goal, column in goals.items()}
+    best = {goal: np.argmin(score, axis=0) for goal, score in scores.items()}
+    shown = sorted({usual, *(int(i) for chosen in best.values() for i in chosen)})
+    again = rows_of(problem, [tried[i] for i in shown], words(*REPORTED), steps + 1, budgets)
+    out = {}
     for j, budget in enumerate(budgets):
-        rows = np.where(np.isfinite(found[:, :, j]), found[:, :, j], np.inf)
-        falls = np.median(rows[:, :, 2], axis=1) <= start
-        entry: dict[str, Any] = {"refused": int(np.sum(~falls)), "settings": len(tried), "seeds": seeds}
-        entry["default"] = {**summary(rows[usual]), "descends": bool(falls[usual])}
-        for goal, column in (("average", 0), ("last", 1)):
-            score = np.where(falls, np.mean(rows[:, :seeds, column], axis=1), np.inf)
-            best = int(np.argmin(score))
-            seen = summary(rows[best, seeds:]) if np.isfinite(score[best]) else {}
+        rows = dict(zip(shown, np.where(np.isfinite(again[:, :, j]), again[:, :, j], np.inf), strict=True))
+        entry: dict[str, Any] = {"refused": int(np.sum(~falls[:, j])), "settings": len(tried), "seeds": REPORTED[1]}
+        entry["default"] = {**summary(rows[usual]), "descends": bool(np.median(rows[usual][:, 2]) <= start)}
+        for goal in goals:
+            i = int(best[goal][j])
+            seen = summary(rows[i]) if np.isfinite(scores[goal][i, j]) else {}
             entry[goal], entry[goal + "_value"] = seen.get(goal), seen.get("value")
-            entry[goal + "_edge"] = best % 9 in (0, 8)
+            entry[goal + "_edge"], entry[goal + "_setting"] = i % 9 in (0, 8), jsonable(given[i])
         out[str(budget)] = entry
     return out
 
@@ -360,7 +368,7 @@ def main() -> None:
     parser.add_argument("--budget", default="10000,100000")
     parser.add_argument("--rivals", default=",".join(RIVALS))
     parser.add_argument("--values", type=int, default=3, help="of a rival's second parameter")
-    parser.add_argument("--seeds", type=int, default=4, help="that choose, and as many that report")
+    parser.add_argument("--seeds", type=int, default=4, help="by which a setting is chosen")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--out", default=str(RESULT))
     given = parser.parse_args()
@@ -378,7 +386,10 @@ def main() -> None:
                 result = future.result()
             except Exception as error:
                 result = {"failed": f"{type(error).__name__}: {error}"[:200]}
-            found.setdefault(part, {}).setdefault(name, {}).update(result if part == "ablation" else {what: result})
+            entry = found.setdefault(part, {}).setdefault(name, {})
+            if part in ("own", "rivals"):  # other budgets of an earlier run stay
+                entry = entry.setdefault(what, {})
+            entry.update({what: result} if part == "rescaling" else result)
             print(part, name, what, str(result)[:160], flush=True)
             out.write_text(json.dumps(found, indent=1) + "\n")
     if out.resolve() == RESULT.resolve():

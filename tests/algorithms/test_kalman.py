@@ -10,6 +10,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import transcriptions as tr
+from contract import SEED, STEPS, Rows, tables, walked
+from transcriptions.cases import SHIFTS, X1, D, N
 
 from normstorm.algorithms import CATALOGUE, Algorithm
 from normstorm.algorithms.estimators import GradientSample
@@ -115,7 +118,9 @@ def test_a_start_without_curvature_still_has_a_length() -> None:
     assert norm(found.x[-1]) > 0.1
 
 
-def schedule_of(n: float, V: float, *, bend: float = 1.0, spread: float = 0.0, share: float = 1.0) -> np.ndarray:
+def schedule_of(
+    n: float, V: float, *, bend: float = 1.0, spread: float = 0.0, share: float = 1.0, square: float = 0.0
+) -> np.ndarray:
     """Lengths of 12 steps whose filter always says the same, with curvature 1/2 along m."""
     m, zero, flat = jnp.array([n, 0.0]), jnp.zeros(()), jnp.zeros(2)
     known: Any = dict.fromkeys(Filter._fields, zero) | {
@@ -126,6 +131,7 @@ def schedule_of(n: float, V: float, *, bend: float = 1.0, spread: float = 0.0, s
         "reach": 1e6,
     }
     known |= {"bend": zero + bend, "spread": zero + spread, "along": zero + 0.5, "S": zero + 4 * V}
+    known |= {"square": zero + square}
     grads = GradientSample(m, filter=Filter(**known))
     schedule, lengths = FilteredSteps(share=share), []
     state = schedule.init(m)
@@ -144,6 +150,12 @@ def test_a_step_is_taken_once_in_as_many_measurements_as_balance_its_price(w: fl
 def test_curvature_is_no_less_than_its_spread() -> None:
     """q = 1/(2 * 1/2) = 1 and w = 1: only L makes the difference, 2 in place of 1."""
     assert schedule_of(1.0, 1.0, spread=4.0)[0] == schedule_of(1.0, 1.0, bend=4.0, spread=4.0)[0] == 0.25
+
+
+def test_a_step_is_as_long_as_the_plain_means_say_and_those_may_be_late() -> None:
+    """n h/M with n = 1, h = 1/2 and L = 2: M is no more than L^2."""
+    found = [schedule_of(1.0, 1.0, bend=4.0, spread=0.0, square=M)[0] for M in (3.0, 4.0, 16.0)]
+    np.testing.assert_allclose(found, [1 / 6, 1 / 8, 1 / 8])
 
 
 def test_a_flat_sample_says_nothing_of_how_far() -> None:
@@ -256,3 +268,15 @@ def test_refusals() -> None:
         with pytest.raises(ValueError, match=f"^kalman_storm: {words}"):
             CATALOGUE["kalman_storm"](**given)
     assert isinstance(WHOLE.estimator, Filtered)
+
+
+def test_steps_where_samples_agree_on_no_curvature_follow_the_transcription() -> None:
+    """Two rows of twelve have all the curvature, so that steps are shortened by what the means of h and squares say."""
+    slopes = 24.0 * (np.arange(N) < 2)[:, None] * np.ones(D)
+    rows = Rows(jnp.asarray(slopes), jnp.asarray(SHIFTS))
+    drawn = tables()["rows"]
+    asked = tr.Oracle(lambda x, i: slopes[i] * x + 0.3 * x**3 + SHIFTS[i], n=N, samples=drawn(1), large=drawn(3, 1))
+    theirs = tr.kalman_storm(asked, X1, STEPS)
+    ours = jax.jit(walked, static_argnums=4)(rows, WHOLE, jnp.asarray(X1), jnp.asarray(seed_words([SEED])[0]), STEPS)
+    np.testing.assert_allclose(ours.x, theirs.x, rtol=0, atol=1e-10)
+    np.testing.assert_array_equal(np.cumsum(ours.cost), theirs.cost)

@@ -27,7 +27,7 @@ from .requirements import A_FINITE_SUM, NOTHING
 from .restarts import component_count, each_gradient, where_wanted
 
 Tree = Any
-SEEN = ("bend", "spread", "along", "secant", "moves", "reach")  # by the first probe
+SEEN = ("bend", "spread", "along", "square", "secant", "moves", "reach")  # by the first probe
 
 
 class Filter(NamedTuple):
@@ -35,8 +35,8 @@ class Filter(NamedTuple):
 
     m, V, S        the estimate, the variance of its error, and of a measurement around it
     gain           the weight of the last measurement;   seen   measurements so far
-    bend, spread   squared curvature of a mean over k samples along a step, and its variance
-    along          mean curvature along a step, with its sign
+    bend, spread   squared curvature of a mean over k samples along a step, held high, and its variance
+    along, square  plain means of the curvature along a step, with its sign, and of the square
     secant, moves  the last change of a gradient over a step's length, and how many were seen
     reach          the length over which curvature was first seen; 0: not yet
     sum, gains, since     of the measurements around m since the last check, of their weights, and how many
@@ -52,6 +52,7 @@ class Filter(NamedTuple):
     bend: jax.Array
     spread: jax.Array
     along: jax.Array
+    square: jax.Array
     secant: Tree
     moves: jax.Array
     reach: jax.Array
@@ -127,7 +128,7 @@ class Filtered:
         apart = jax.tree.map(lambda g, m: g - m, each, m)
         s2 = squared_norm(apart) / (n - 1)
         zero, flat = jnp.zeros_like(s2), jax.tree.map(jnp.zeros_like, x)
-        known = Filter(m, s2 / n, s2 + s2 / n, zero + 1, zero + n, *(zero,) * 3, flat, *(zero,) * 2, flat, *(zero,) * 4)
+        known = Filter(m, s2 / n, s2 + s2 / n, zero + 1, zero + n, *(zero,) * 4, flat, *(zero,) * 2, flat, *(zero,) * 4)
         if self.table:
             size = component_count(problem)
             known = known._replace(table=jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), x), kept=flat)
@@ -211,6 +212,7 @@ class Filtered:
             bend=f.bend + share * (square - f.bend),
             spread=f.spread + slow * (twist - f.spread),
             along=f.along + slow * (-_inner(secant, step) / length - f.along),
+            square=f.square + slow * (square - f.square),
             secant=secant,
             moves=moves,
         )
@@ -298,8 +300,8 @@ def _probe(problem: Any, x: Tree, head: Tree, m: Tree, moves: jax.Array) -> dict
     r = jnp.where(jnp.isfinite(r) & (r > 0), r, 1e-3 * jnp.where(far > 0, far, 1))
     secant = jax.tree.map(lambda h, b: h - r / 2 * b, first, second)
     square = squared_norm(secant)
-    seen = {"bend": square, "spread": square, "along": _inner(secant, u), "secant": secant}
-    return seen | {"moves": moves + (square > 0), "reach": r}
+    seen = {"bend": square, "spread": square, "along": _inner(secant, u), "square": square}
+    return seen | {"secant": secant, "moves": moves + (square > 0), "reach": r}
 
 
 class Walk(NamedTuple):
@@ -314,15 +316,14 @@ class Walk(NamedTuple):
 class FilteredSteps:
     """A step along m of the length part n s/L min{1, w/q}, with n = ||m|| and w = min{1, n^2/V}.
 
-    L^2 = max{bend, spread}, s = min{1, max{1/8, agree |along|/L}}: short steps where samples agree on no curvature
-    along m. q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2. The step is taken
-    as soon as the w since the last one, its own included, add up to k/K, the measurements that its old gradients could
-    have been; but not if squares of that size are no numbers any more. It is no longer than `growth` times the longest
-    so far, or than the length over which curvature was first seen.
+    L^2 = max{bend, spread}, s = min{1, max{1/8, 2 L |along|/M}}, M = min{square, L^2}: short steps where samples agree
+    on no curvature along m. q = min{1, spread/(2 L along)} is what the way to m = 0 would add to V, in units of n^2.
+    The step is taken as soon as the w since the last one, its own included, add up to k/K, the measurements that its
+    old gradients could have been; but not if squares of that size are no numbers any more. It is no longer than
+    `growth` times the longest so far, or than the length over which curvature was first seen.
     """
 
     part: float = 0.5
-    agree: float = 4.0
     least: float = 0.125
     growth: float = 2.0
     share: float = 1.0  # k/K
@@ -339,7 +340,7 @@ class FilteredSteps:
         L, h, limits = jnp.sqrt(jnp.maximum(f.bend, f.spread)), jnp.maximum(f.along, 0), np.finfo(f.S.dtype)
         q = jnp.minimum(_over(0.5 * f.spread, L * h), 1)
         clear = jnp.minimum(_over(n * n, f.V), 1)
-        agreed = jnp.clip(self.agree * _over(jnp.abs(f.along), L), self.least, 1)
+        agreed = jnp.clip(2 * _over(L * jnp.abs(f.along), jnp.minimum(f.square, L * L)), self.least, 1)
         length = _over(self.part * n, L) * agreed * jnp.minimum(_over(clear, q), 1)
         length = jnp.minimum(length, jnp.maximum(self.growth * walk.longest, f.reach))
         waited = walk.waited + clear

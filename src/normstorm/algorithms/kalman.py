@@ -18,8 +18,8 @@ def kalman_storm(*, scale: float = 1.0, K: int = 1, k: int | None = None, table:
 
     S is a running mean of ||g_K(x) - m - c||^2 that moves with x, by what a sample seen at both points says of its
     noise. L^2 is a running mean of the squared secants ||c||^2/d^2 with a memory that is long unless samples agree, and
-    at least l^2, half the mean squared difference of consecutive secants; h is their mean along steps,
-    s = min{1, max{1/8, 4 |h|/L}}
+    at least l^2, half the mean squared difference of consecutive secants; h is their mean along steps, M the plain mean
+    of their squares, L^2 at most, s = min{1, max{1/8, 2 L |h|/M}}
     and q = min{1, l^2/(2 L h)}: where q = 1, a way to m = 0 would bring as much noise as it takes away. Where x stays,
     no old gradients are asked. V is checked whenever the weights since the last check add up to 1: the sum of
     g_K(x) - m - c over j steps has a mean square of j S if V is right, and V is raised where it is more than three

@@ -49,7 +49,7 @@ from .replay import RandomState, frozen_statistics, generators_of
 WHO = "KalmanStorm"
 GEOMETRIES = ("euclidean", "spectral")
 FIRST = 3  # gradients of the first estimate
-SEEN = ("V", "S", "bend", "flat", "spread", "along", "reach", "excess", "squares")
+SEEN = ("V", "S", "bend", "flat", "spread", "along", "square", "reach", "excess", "squares")
 NUMBERS = (*SEEN, "longest", "waited", "length", "gains", "far", "swing")
 COUNTS = ("seen", "moves", "since", "alarms", "taken_back")
 BEGINNING: dict[str, Any] = dict.fromkeys(NUMBERS, 0.0) | dict.fromkeys(COUNTS, 0)
@@ -249,6 +249,7 @@ class KalmanStorm(Optimizer):
         f["flat"] += share * (square - f["flat"])
         f["spread"] += slow * (twist - f["spread"])
         f["along"] += slow * (_dot(secant, u) - f["along"])
+        f["square"] += slow * (bent - f["square"])
         f["moves"] = moves
         torch._foreach_copy_(last, secant)
 
@@ -312,7 +313,8 @@ class KalmanStorm(Optimizer):
         secant = torch._foreach_add(first, second, alpha=-r / 2)
         square = _dot(secant, secant)
         torch._foreach_copy_(self._kept("secant"), secant)
-        f |= {"bend": self._dual(secant) ** 2, "flat": square, "spread": square, "along": _dot(secant, u)}
+        f |= {"flat": square, "spread": square, "along": _dot(secant, u)}
+        f |= dict.fromkeys(("bend", "square"), self._dual(secant) ** 2)
         f |= {"moves": f["moves"] + (square > 0), "reach": r, "far": far}
 
     def _choose(self) -> None:
@@ -323,7 +325,7 @@ class KalmanStorm(Optimizer):
         L, flat = math.sqrt(least * f["bend"]), math.sqrt(least * f["flat"])
         q = min(_over(0.5 * f["spread"], flat * along), 1)
         clear = min(_over(square, f["V"]), 1)
-        share = min(max(4 * _over(abs(f["along"]), L), 0.125), 1)
+        share = min(max(2 * _over(L * abs(f["along"]), min(f["square"], L * L)), 0.125), 1)
         f |= {"length": 0.0, "waited": f["waited"] + clear}
         if f["waited"] >= 1 and square > limits.tiny / limits.eps:
             slope = _dot(m, self._direction())

@@ -33,6 +33,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         "L2": 0.0,
         "l2": 0.0,
         "h": 0.0,
+        "M": 0.0,
     }
     f |= {"D": 0 * x, "sum": 0 * x, "gains": 0.0, "since": 0, "table": table}
     _probe(oracle, x, m, rows[:k], f)
@@ -60,7 +61,7 @@ def kalman_storm(oracle: Oracle, x1: Array, T: int, *, K: int = 1, k: int | None
         q = min(1.0, f["l2"] / (2 * f["h"] * L)) if f["h"] > 0 and L > 0 else 1.0
         if L > 0:
             shorter = min(1.0, w / q) if q > 0 else 1.0
-            d = min(d, n / (2 * L) * min(1.0, max(1 / 8, 4 * abs(f["h"]) / L)) * shorter)
+            d = min(d, n / (2 * L) * min(1.0, max(1 / 8, 2 * L * abs(f["h"]) / min(f["M"], L * L))) * shorter)
         f["waited"] += w
         if n == 0 or f["waited"] < k / K:
             d = 0.0
@@ -85,7 +86,7 @@ def _probe(oracle: Oracle, x: Array, m: Array, head: Any, f: dict[str, Any]) -> 
     second = (at[1] - 2 * at[0] + at[-1]) * 16
     r = min(n / norm(first), norm(first) / norm(second)) / 8
     D = first - r / 2 * second
-    f |= {"D": D, "moves": 1, "most": r, "L2": norm(D) ** 2, "l2": norm(D) ** 2, "h": float(np.sum(D * u))}
+    f |= {"D": D, "moves": 1, "most": r, "h": float(np.sum(D * u))} | dict.fromkeys(("L2", "l2", "M"), norm(D) ** 2)
 
 
 def _curvature(f: dict[str, Any], m: Array, change: Array, step: Array, d: float) -> dict[str, Any]:
@@ -100,6 +101,7 @@ def _curvature(f: dict[str, Any], m: Array, change: Array, step: Array, d: float
         "L2": L2,
         "l2": f["l2"] + slow * (twist - f["l2"]),
         "h": f["h"] + slow * (h - f["h"]),
+        "M": f["M"] + slow * (square - f["M"]),
         "D": D,
         "moves": moves,
     }
