@@ -240,8 +240,9 @@ def kalman_table(report: Report) -> str:
     rates = ", ".join(f"{rate:.2g}" for rate in report["rates"])
     words = (
         f"{report['gradients']:,} gradients of {report['batch']} samples; AdamW's rates are {rates}; "
-        f"torch {report['machine']['torch']} on {report['machine'].get('device', 'a CPU')}."
+        f"torch {report['machine']['torch']} on {report['machine'].get('device', 'a CPU')}"
     )
+    words += f", Prodigy and AdamW with torch {report['others']['torch']}." if "others" in report else "."
     return f"{table(['', *tasks], rows)}\n\n{words}"
 
 
