@@ -1,5 +1,6 @@
 """Every sample of a search against stated constants: a counterexample anywhere on the way is found."""
 
+import sys
 from dataclasses import replace
 
 import jax
@@ -14,7 +15,7 @@ from normstorm.algorithms.sgd import sgd
 from normstorm.problems import from_loss
 from normstorm.random import seed_words, step_key
 from normstorm.solve.stages import Stages
-from normstorm.solve.watch import check_run, search_check
+from normstorm.solve.watch import check_run, steps_check
 from normstorm.solve.witness import witnessed
 
 START = np.array([4.0, 1.0])
@@ -65,6 +66,24 @@ def test_true_constants_are_not_contradicted_by_any_step() -> None:
     found = minimize(stated(GROWING), target=0.3, seeds=3, progress=False)
     assert found.contradictions.found == 0 and found.certificate.certified and not found.void
     assert found.contradictions.checked > 2 * int(found.trace.stopped_at[0])
+
+
+@pytest.mark.parametrize("more", [{"budget": 4000}, {"target": 1.2, "stop": "certified"}], ids=["plan", "certified"])
+def test_a_run_of_a_plan_is_held_to_them_too(more, monkeypatch) -> None:
+    true = minimize(stated(PLAIN), method="plan", seeds=2, progress=False, **more)
+    steps = true.trace.stopped_at if "stop" in more else np.array([true.trace.steps] * 2)
+    assert true.contradictions.found == 0 and true.contradictions.checked > 3 * int(steps[0])
+    monkeypatch.setattr(sys.modules["normstorm.solve.minimize"], "witnessed", lambda algorithm, constants: algorithm)
+    alone = minimize(stated(PLAIN), method="plan", seeds=2, progress=False, **more)
+    np.testing.assert_allclose(alone.trace.last, true.trace.last, rtol=1e-12)
+    assert alone.trajectory.bound == pytest.approx(true.trajectory.bound, rel=1e-12)
+    assert alone.trajectory.averages == pytest.approx(true.trajectory.averages, rel=1e-12, nan_ok=True)
+
+
+def test_what_is_false_on_the_way_of_a_plan_is_found() -> None:
+    found = minimize(stated(PLAIN, bend=3.0), method="plan", budget=4000, progress=False)
+    assert found.contradictions.smoothness > 0 and found.contradictions.first.startswith("in step ")
+    assert found.void and not found.certificate.certified
 
 
 def path(problem, algorithm, seed: int, steps: int):
@@ -133,7 +152,7 @@ def test_the_closest_sample_is_compared_with_the_gradient_itself() -> None:
         stages.go(12)
         seen = stages.observed
         assert seen.wrong.sum() == 0
-        found = search_check(problem, algorithm, [1], seen, false)
+        found = steps_check(problem, algorithm, [1], seen, false)
     assert found.noise > 0 and "in step" in found.first and "sigma0, sigma1 allow" in found.first
 
 

@@ -49,7 +49,8 @@ from .race import run_race
 from .result import Result
 from .trajectory import USUAL_STEPS, certificate_of, until_certified, watched
 from .value import value_at
-from .watch import run_check
+from .watch import run_check, stated
+from .witness import witnessed
 
 Tree = Any
 METHODS = ("race", "plan")
@@ -139,6 +140,7 @@ def minimize(
     level = _level(found, confidence)
     sense: Sense = "almost-sure" if found.confidence is not None else "mean-square"
     algorithm, steps, reason = _watched(problem, x1, found, level, target if stop == "certified" else None)
+    algorithm = witnessed(algorithm, stated(problem, found.constants))
     with Progress(progress) as shown:
         trace = run(
             problem,
@@ -163,7 +165,8 @@ def minimize(
     if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
-    against = run_check(problem, trace, found.constants, x1, x)
+    testimony = getattr(trace.observer, "testimony", trace.observer)
+    against = run_check(problem, trace, found.constants, x1, x, algorithm, testimony)
     certificate = certificate if against is None else certificate.beside(against.found)
     seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": against}
     exact = trace.steps if problem.is_exact else 0

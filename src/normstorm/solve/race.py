@@ -39,7 +39,7 @@ from .promise import Kept, Promise, keep, promise_of
 from .result import Race, Result
 from .trajectory import TrajectoryCertificate
 from .value import is_above, value_at
-from .watch import Contradictions, run_check, search_check, stated
+from .watch import Contradictions, run_check, stated
 from .witness import witnessed
 
 Tree = Any
@@ -88,10 +88,7 @@ def run_race(
             found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
             kept = dict(zip(lost, found, strict=True)) if found else {}
     result = _result(problem, x1, promise, plan, fast, kept, arm, len(todo))
-    contradictions = run_check(problem, fast.trace, constants, x1, result.x)
-    if contradictions is not None and known is not None:
-        search = search_check(problem, arm, todo, fast.standing.testimony, known)
-        contradictions = search.joined(contradictions)
+    contradictions = run_check(problem, fast.trace, constants, x1, result.x, arm, fast.standing.testimony)
     result = _weighed(result, contradictions, target, promise)
     recorded = int(np.sum(fast.trace.record_steps <= fast.trace.stopped_at.max()))
     exact = recorded + 1 if problem.is_exact else 0  # and the returned point

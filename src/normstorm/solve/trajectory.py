@@ -96,7 +96,7 @@ def until_certified(problem: Problem, x: Tree, constants: Constants) -> Algorith
 def certificate_of(algorithm: Algorithm, trace: Trace, confidence: float, reason: str) -> TrajectoryCertificate:
     """What the observer has seen, in a sentence and numbers."""
     taken = np.where(trace.stopped_at > 0, trace.stopped_at, trace.steps)
-    watch = algorithm.observer
+    watch = getattr(algorithm.observer, "trajectory", algorithm.observer)  # if there is a witness beside it
     if not isinstance(watch, Trajectory):
         none = (math.inf,) * len(taken)
         return TrajectoryCertificate(math.inf, none, confidence, "nothing", "of no weight", int(taken[0]), reason)
@@ -109,7 +109,7 @@ def certificate_of(algorithm: Algorithm, trace: Trace, confidence: float, reason
     if isinstance(algorithm.schedule, Constant):
         begins = steps_to_settle(watch.first_w, algorithm.schedule.alpha)
         weights = "all with the same weight" + (f" but the first {begins}, which have less or none" if begins else "")
-    kept = trace.observer
+    kept = getattr(trace.observer, "watched", trace.observer)
     rows = (jax.tree.map(lambda leaf, i=i: leaf[i], kept) for i in range(len(taken)))
     averages = () if watch.target is None else tuple(map(watch.average, rows))
     along = " and ".join(sources)

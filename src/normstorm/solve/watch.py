@@ -22,10 +22,9 @@ mean g of samples. A step of exact descent lowers F by at least h(g) = g^2/(2 (L
 
 Where F is sampled, F(x_1) - F(x) is a mean of losses less STANDARD_ERRORS standard errors: beyond doubt, but no proof.
 
-**Every sample of a race's search** is held to what can be said of it without grad F, by the steps themselves
-(witness.py). If none is a counterexample, the samples that came closest are drawn again and held to the lines above.
-A certificate holds its own samples, all of them, to the noise that it assumes (held.py). A run of a plan is looked at
-in points alone.
+**Every step of a run**, a race's search or a plan's, is held to what can be said of it without grad F, by its own
+gradients (witness.py). If none is a counterexample, the samples that came closest are drawn again and held to the lines
+above. A certificate holds its own samples, all of them, to the noise that it assumes (held.py).
 """
 
 from __future__ import annotations
@@ -115,14 +114,19 @@ def stated(problem: Problem, constants: Constants | None) -> Constants | None:
     return None if room == "normstorm.problems" and file != "user" else constants
 
 
-def run_check(problem: Problem, trace: Trace, constants: Constants | None, x1: Tree, x: Tree) -> Contradictions | None:
-    """`check_run` for constants that somebody has stated."""
+def run_check(
+    problem: Problem, trace: Trace, constants: Constants | None, x1: Tree, x: Tree, algorithm: Any, seen: Any
+) -> Contradictions | None:
+    """What every step says of constants that somebody has stated, and `check_run`; `seen` is that of the witness."""
     known = stated(problem, constants)
-    return None if known is None else check_run(problem, trace, known, x1, x)
+    if known is None:
+        return None
+    every = steps_check(problem, algorithm, [int(seed) for seed in trace.seeds], seen, known)
+    return every.joined(check_run(problem, trace, known, x1, x))
 
 
-def search_check(problem: Problem, algorithm: Any, seeds: Sequence[int], seen: Any, c: Constants) -> Contradictions:
-    """What every sample of the searches of all seeds says of the constants; `seen` has a row for every seed."""
+def steps_check(problem: Problem, algorithm: Any, seeds: Sequence[int], seen: Any, c: Constants) -> Contradictions:
+    """What every step of the runs of all seeds says of the constants; `seen` has a row for every seed."""
     if not isinstance(seen, Testimony):  # the algorithm is not one that is watched
         return Contradictions(0, 0, 0, "", 0)
     rows = [jax.tree.map(lambda leaf, i=i: np.asarray(leaf)[i], seen) for i in range(len(seeds))]

@@ -1,4 +1,4 @@
-"""Every sample of a search against the constants that are stated, by what the steps have computed anyway.
+"""Every sample of a run against the constants that are stated, by what the steps have computed anyway.
 
 Step t asks a sample s_t at x_t and at x_{t-1}, and step t - 1 asked s_{t-1} at x_{t-1}. If 3A and 4A hold, then, with
 G = ||grad F(x_{t-1})||,
@@ -36,8 +36,10 @@ from normstorm.algorithms.core import Algorithm
 from normstorm.algorithms.estimators import Corrected, GradientSample, Momentum
 from normstorm.algorithms.filtering import Filtered
 from normstorm.algorithms.geometries import norm
+from normstorm.algorithms.observers import Noted, Trajectory, Watched
 from normstorm.random import seed_words, step_key
 from normstorm.theory.constants import Constants
+from normstorm.theory.trajectory import Followed
 
 from .held import ROUNDING
 
@@ -95,7 +97,6 @@ class Witness:
     sigma1: float
     first_gradient: float
     paired: bool = field(metadata=STATIC)
-    raw: bool = field(metadata=STATIC)
     target: ClassVar[None] = None  # it ends no run
 
     def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Testimony:
@@ -179,15 +180,69 @@ class Witness:
         return jnp.where(jnp.isinf(way), jnp.inf, bound * jnp.exp(way) + self.L0 * added)
 
 
+class SeenByBoth(NamedTuple):
+    """What the certificate along the run and the witness keep."""
+
+    watched: Watched
+    testimony: Testimony
+
+    @property
+    def noted(self) -> tuple[Noted, PairSeen]:
+        return self.watched.noted, self.testimony.noted
+
+    @property
+    def followed(self) -> Followed:
+        return self.watched.followed
+
+
+@pytree
+@dataclass(frozen=True)
+class WatchedByBoth:
+    """The certificate along a run, and a witness beside it."""
+
+    trajectory: Trajectory
+    witness: Witness
+
+    @property
+    def target(self) -> Any:
+        return self.trajectory.target
+
+    @property
+    def block(self) -> int:
+        return self.trajectory.block
+
+    def first(self, *given: Any) -> SeenByBoth:
+        return SeenByBoth(self.trajectory.first(*given), self.witness.first(*given))
+
+    def note(self, m_prev: Tree, m: Tree, grads: Any, weight: Any, foreseen: Any, state: SeenByBoth) -> SeenByBoth:
+        step = m_prev, m, grads, weight, foreseen
+        return SeenByBoth(self.trajectory.note(*step, state.watched), self.witness.note(*step, state.testimony))
+
+    def follow(self, problem: Any, before: Any, x: Tree, m: Tree, size: Any, noted: Any, *rest: Any) -> SeenByBoth:
+        (grad_norm, count, state), (ours, theirs) = rest, noted
+        steps = problem, before, x, m, size
+        return SeenByBoth(
+            self.trajectory.follow(*steps, ours, grad_norm, count, state.watched),
+            self.witness.follow(*steps, theirs, grad_norm, count, state.testimony),
+        )
+
+    def told(self, state: SeenByBoth, schedule: Any, kept: Tree) -> Tree:
+        return self.trajectory.told(state.watched, schedule, kept)
+
+    def stopped(self, state: SeenByBoth) -> Any:
+        return self.trajectory.stopped(state.watched)
+
+
 def witnessed(algorithm: Algorithm, constants: Constants | None) -> Algorithm:
     """The algorithm with a witness, if there are constants of every sample and its gradients are those of samples."""
     kind = type(algorithm.estimator)
     known = constants is not None and constants.noise != "mean-square"
-    if not known or algorithm.watched or kind not in (Filtered, Corrected, Momentum):
+    if not known or kind not in (Filtered, Corrected, Momentum):
         return algorithm
     c: Any = constants
-    paired, raw = kind is not Momentum, not getattr(algorithm.estimator, "table", False)
-    return replace(algorithm, observer=Witness(c.L0, c.L1, c.sigma0, c.sigma1, c.first_gradient, paired, raw))
+    witness = Witness(c.L0, c.L1, c.sigma0, c.sigma1, c.first_gradient, paired=kind is not Momentum)
+    beside = isinstance(algorithm.observer, Trajectory)
+    return replace(algorithm, observer=WatchedByBoth(algorithm.observer, witness) if beside else witness)
 
 
 def drawn_samples(problem: Any, algorithm: Algorithm, seed: int, step: int) -> Tree:
