@@ -14,6 +14,12 @@ T0 = math.sqrt((math.sqrt(5) - 1) / 2)
 SIGMA = math.ceil(1e7 * T0 * (1 - T0 / math.sqrt(1 + T0 * T0))) / 1e7  # rounded up
 
 
+def above_log(b: float) -> float:
+    """ell(b) of the contraction lemma."""
+    v = (1 - b) / (1 + b)
+    return 2 * v + 2 * v**3 / (3 * (1 - v**2))
+
+
 @dataclass
 class Step:
     """What is known after one step: mean gradients of the pieces of the head at x_s and x_{s-1}, of the tail at x_s."""
@@ -146,7 +152,7 @@ class Oracle:
             a = step.a
             w = min(1 / a if self.settled is None else self.settled, w_old / max(1 - a, 0.5))
             share = 1 - (1 - a) * w / w_old
-            prices.append(min(SIGMA * (1 - (1 - share) ** 2) / (2 * (1 - share)), share) if share < 1 else 1.0)
+            prices.append(min(SIGMA * above_log(1 - share), share) if share < 1 else 1.0)
             turn, own = (1 - a) / k, a / K
             heads = head * (2 * turn * change + own * off)
             tails = tail * own * off

@@ -75,7 +75,8 @@ def per_square(xp: Any, lam: Any, x: Any) -> Any:
 
 def contraction(xp: Any, share: Any) -> Any:
     """C: sqrt(b^2 u^2 + p^2) <= sqrt(u^2 + p^2) - share u + C p for all u, p >= 0 and b = 1 - share in [0, 1]."""
-    return xp.minimum(CONTRACTION / 2 * share * (2 - share) / xp.maximum(1 - share, 0.01), share)
+    log = share / (2 - share) * (2 + share * share / (6 * xp.maximum(1 - share, 0.01)))  # of 1/(1 - share), at least
+    return xp.minimum(CONTRACTION * log, share)
 
 
 def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any) -> Any:
