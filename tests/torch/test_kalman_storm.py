@@ -257,3 +257,28 @@ def test_what_a_step_needs() -> None:
         optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
     with pytest.raises(ValueError, match="real floating-point"):
         KalmanStorm([nn.Parameter(torch.ones(2, dtype=torch.complex64))])
+
+
+def test_where_nothing_bends_it_does_not_try_the_same_step_for_ever() -> None:
+    """The loss falls evenly and ends at 10."""
+    x = nn.Parameter(torch.tensor([0.5], dtype=torch.float64))
+    optimizer = KalmanStorm([x])
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss = (-x if x.item() < 10 else x * torch.nan).sum()
+        loss.backward()
+        return loss
+
+    for _ in range(100):
+        optimizer.step(closure)
+    assert 9.9 < x.item() < 10
+
+
+def test_a_state_that_knows_no_mean_of_squares_takes_the_cautious_one() -> None:
+    first, second = (KalmanStorm([nn.Parameter(torch.ones(2))]) for _ in range(2))
+    saved = first.state_dict()
+    saved["param_groups"][0]["filter"]["bend"] = 3.0
+    del saved["param_groups"][0]["filter"]["square"]
+    second.load_state_dict(saved)
+    assert second.param_groups[0]["filter"]["square"] == 3.0

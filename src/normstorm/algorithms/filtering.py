@@ -344,7 +344,7 @@ class FilteredSteps:
         length = _over(self.part * n, L) * agreed * jnp.minimum(_over(clear, q), 1)
         length = jnp.minimum(length, jnp.maximum(self.growth * walk.longest, f.reach))
         waited = walk.waited + clear
-        moves = (waited >= self.share) & (n * n > limits.tiny / limits.eps) & jnp.isfinite(n)
+        moves = (waited >= self.share) & (n * n > limits.tiny / limits.eps) & jnp.isfinite(n) & jnp.isfinite(length)
         length = jnp.where(moves, length, 0)
         walk = Walk(jnp.maximum(walk.longest, length), jnp.where(moves, 0, waited))
         return length / jnp.where(n > 0, n, 1), walk

@@ -16,6 +16,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from normstorm._shared.jsonable import jsonable
+
 Row = tuple[str, ...]
 SNIPPET = "window.vegaEmbed = vegaEmbed;"
 BUNDLER = (
@@ -36,7 +38,7 @@ def render(
     template: str, title: str, heading: str, aside: str, charts: Mapping[str, dict[str, Any]], **values: Any
 ) -> str:
     """The page of a template; `charts` are Vega-Lite specs by the names of their figures."""
-    drawn = {name: spec | {"config": CONFIG} for name, spec in charts.items()}
+    drawn = {name: jsonable(spec) | {"config": CONFIG} for name, spec in charts.items()}
     library = _library() if charts else ""
     page = _environment().get_template(template)
     return page.render(

@@ -106,7 +106,8 @@ class KalmanStorm(Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         """What a state of an earlier version does not know begins anew."""
         super().__setstate__(state)
-        self.param_groups[0]["filter"] = BEGINNING | self.param_groups[0].get("filter", {})
+        known = self.param_groups[0].get("filter", {})
+        self.param_groups[0]["filter"] = BEGINNING | {"square": known.get("bend", 0.0)} | known
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups and "filter" in self.param_groups[0]:
@@ -192,11 +193,13 @@ class KalmanStorm(Optimizer):
         finite, rise = math.isfinite(_dot(change, change)), 0.0
         if finite and self.param_groups[0]["longer"]:
             rise = float(loss) - float(before)
-        wild = f["moves"] > 10 and not rise <= 4 * math.sqrt(f["swing"])
+        wild = f["moves"] > 10 and f["swing"] > 0 and not rise <= 4 * math.sqrt(f["swing"])
         if not finite or wild or (f["factor"] > 1 and not rise <= d * slope):
             torch._foreach_add_(params, u, alpha=d)
             more = (2 if wild and f["factor"] == 1 else 1) if finite else 16
-            f |= {"bend": f["bend"] * more, "taken_back": f["taken_back"] + 1, "factor": max(1.0, f["factor"] / 2)}
+            least = 0.0 if finite else (2 * slope / d) ** 2  # where nothing was seen to bend
+            f |= {"bend": max(f["bend"] * more, least), "factor": max(1.0, f["factor"] / 2)}
+            f["taken_back"] += 1
             return before
         if self.param_groups[0]["longer"]:
             fall = -rise / (d * slope)
