@@ -80,6 +80,11 @@ def test_a_run_of_a_plan_is_held_to_them_too(more, monkeypatch) -> None:
     assert alone.trajectory.averages == pytest.approx(true.trajectory.averages, rel=1e-12, nan_ok=True)
 
 
+def test_an_observer_of_another_kind_is_left_alone() -> None:
+    alone = witnessed(kalman_storm(), PLAIN)
+    assert alone.watched and witnessed(alone, GROWING) is alone
+
+
 def test_what_is_false_on_the_way_of_a_plan_is_found() -> None:
     found = minimize(stated(PLAIN, bend=3.0), method="plan", budget=4000, progress=False)
     assert found.contradictions.smoothness > 0 and found.contradictions.first.startswith("in step ")

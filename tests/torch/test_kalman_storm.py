@@ -108,7 +108,8 @@ def test_a_batch_is_counted_once_and_masks_are_drawn_again() -> None:
     assert int(model[1].num_batches_tracked) == 10
 
 
-def test_what_is_not_finite_is_taken_back() -> None:
+def bowl() -> tuple[nn.Parameter, KalmanStorm, Any]:
+    """x^2/2, or no number if it is not to be fine."""
     x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
     optimizer = KalmanStorm([x])
 
@@ -118,6 +119,11 @@ def test_what_is_not_finite_is_taken_back() -> None:
         loss.backward()
         return loss
 
+    return x, optimizer, closure
+
+
+def test_what_is_not_finite_is_taken_back() -> None:
+    x, optimizer, closure = bowl()
     for _ in range(4):
         optimizer.step(closure)
     before = x.item()
@@ -211,15 +217,7 @@ def test_steps_do_not_grow_without_end_where_no_curvature_is_seen(start: float) 
 
 
 def test_a_step_that_was_taken_back_is_not_the_longest() -> None:
-    x = nn.Parameter(torch.tensor([1.0], dtype=torch.float64))
-    optimizer = KalmanStorm([x])
-
-    def closure(fine: bool = True) -> Tensor:
-        optimizer.zero_grad()
-        loss = (0.5 if fine else float("nan")) * x.square().sum()
-        loss.backward()
-        return loss
-
+    x, optimizer, closure = bowl()
     for _ in range(3):
         optimizer.step(closure)
     state, before, gone = optimizer.param_groups[0]["filter"], x.item(), 0.0

@@ -165,8 +165,7 @@ def minimize(
     if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
     cost = int(trace.cost[0]) + fresh
-    testimony = getattr(trace.observer, "testimony", trace.observer)
-    against = run_check(problem, trace, found.constants, x1, x, algorithm, testimony)
+    against = run_check(problem, trace, found.constants, x1, x, algorithm, trace.observer)
     certificate = certificate if against is None else certificate.beside(against.found)
     seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": against}
     exact = trace.steps if problem.is_exact else 0

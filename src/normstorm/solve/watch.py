@@ -117,11 +117,12 @@ def stated(problem: Problem, constants: Constants | None) -> Constants | None:
 def run_check(
     problem: Problem, trace: Trace, constants: Constants | None, x1: Tree, x: Tree, algorithm: Any, seen: Any
 ) -> Contradictions | None:
-    """What every step says of constants that somebody has stated, and `check_run`; `seen` is that of the witness."""
+    """What every step says of constants that somebody has stated, and `check_run`; `seen` is the observer's."""
     known = stated(problem, constants)
     if known is None:
         return None
-    every = steps_check(problem, algorithm, [int(seed) for seed in trace.seeds], seen, known)
+    testimony = getattr(seen, "testimony", seen)  # if the witness is not alone
+    every = steps_check(problem, algorithm, [int(seed) for seed in trace.seeds], testimony, known)
     return every.joined(check_run(problem, trace, known, x1, x))
 
 

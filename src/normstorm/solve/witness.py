@@ -234,14 +234,16 @@ class WatchedByBoth:
 
 
 def witnessed(algorithm: Algorithm, constants: Constants | None) -> Algorithm:
-    """The algorithm with a witness, if there are constants of every sample and its gradients are those of samples."""
-    kind = type(algorithm.estimator)
+    """The algorithm with a witness, if there are constants of every sample and its gradients are those of samples.
+
+    It stands beside the certificate along the run; an observer of another kind is left alone.
+    """
+    kind, beside = type(algorithm.estimator), isinstance(algorithm.observer, Trajectory)
     known = constants is not None and constants.noise != "mean-square"
-    if not known or kind not in (Filtered, Corrected, Momentum):
+    if not known or (algorithm.watched and not beside) or kind not in (Filtered, Corrected, Momentum):
         return algorithm
     c: Any = constants
     witness = Witness(c.L0, c.L1, c.sigma0, c.sigma1, c.first_gradient, paired=kind is not Momentum)
-    beside = isinstance(algorithm.observer, Trajectory)
     return replace(algorithm, observer=WatchedByBoth(algorithm.observer, witness) if beside else witness)
 
 
