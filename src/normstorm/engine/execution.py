@@ -43,7 +43,7 @@ class Limits(NamedTuple):
 
 
 LIMITS = {
-    "cpu": Limits(overhead=128, near=2**16, table=2**18, chunk=32, room=2**18, products=2**22),
+    "cpu": Limits(overhead=128, near=2**16, table=2**18, chunk=64, room=2**23, products=2**22),
     "gpu": Limits(overhead=2**21, near=2**26, table=2**62, chunk=256, room=2**31, products=2**30),
 }
 # One seed on a CPU goes in long chunks, if x and the samples of a step have at most so many bytes.

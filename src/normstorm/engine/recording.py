@@ -177,21 +177,21 @@ def updated(stats: RunningStats, path: Any, t0: Any, start: Any, end: Any, stops
     asked = here & (t <= last) & sound
     asked = asked & (path.cost > 0) if stops else asked
     alive, cost = asked & (t < bad), jnp.where(asked, path.cost, jnp.uint32(0))
-    terms = jnp.stack([path.grad_norm, path.size, path.grad_norm * cost.astype(path.size.dtype)], -1)
-    sums, lost = kahan(stats.sums, stats.lost, jnp.sum(jnp.where(alive[..., None], terms, 0), 0))
+    terms = jnp.stack([path.grad_norm, path.size, path.grad_norm * cost.astype(path.size.dtype)], 1)
+    sums, lost = kahan(stats.sums, stats.lost, jnp.sum(jnp.where(alive[:, None], terms, 0), 0).T)
     infinite = jnp.asarray(jnp.inf, terms.dtype)
-    least = jnp.min(jnp.where(alive[..., None], terms[..., :2], infinite), 0)
-    best_step = jnp.min(jnp.where(alive & (path.size == least[:, 1]), t, last), 0)
-    better, count = least[:, 1] < stats.best, stats.cost + jnp.sum(cost, 0, dtype=jnp.uint32)
+    least, smallest = jnp.min(jnp.where(alive[:, None], terms[:, :2], infinite), 0)
+    best_step = jnp.min(jnp.where(alive & (path.size == smallest), t, last), 0)
+    better, count = smallest < stats.best, stats.cost + jnp.sum(cost, 0, dtype=jnp.uint32)
     after = RunningStats(
         sums,
         lost,
-        least=jnp.minimum(stats.least, least[:, 0]),
+        least=jnp.minimum(stats.least, least),
         cost=count,
         carry=stats.carry + (count < stats.cost).astype(jnp.uint32),
         diverged=jnp.where(fell, last, stats.diverged),
         halt=take_any(fell, path.handed, last - 1 - t0, stats.halt),
-        best=jnp.where(better, least[:, 1], stats.best),
+        best=jnp.where(better, smallest, stats.best),
         best_step=jnp.where(better, best_step, stats.best_step),
         best_x=take_any(better, path.handed, best_step - 1 - t0, stats.best_x),
     )
