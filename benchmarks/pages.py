@@ -511,7 +511,7 @@ def ablation_table(report: dict[str, Any]) -> str:
 
 def forms_table(report: dict[str, Any]) -> str:
     """Averages of other forms over that of the plain one, and of the last gradient in brackets."""
-    forms = ["coordinates", "sign", "spectral", "mean"]
+    forms = ["coordinates", "sign", "spectral", "mean", "shaken", "ahead"]
     lines = [f"| | sample gradients | {' | '.join(forms)} |", "|---" * (2 + len(forms)) + "|"]
     for problem, found in report["forms"].items():
         ratios = {
