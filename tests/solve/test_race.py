@@ -188,7 +188,8 @@ def test_what_was_promised_is_kept() -> None:
     for by_descent in (True, False):
         promise = promised(by_descent)
         assert promise.by == ("exact descent" if by_descent else "plan")
-        (kept,) = keep(promise, own.problem, own.START, [7], None, None)
+        (kept,), said = keep(promise, own.problem, own.START, [7], None, None, own.KNOWN)
+        assert said.found == 0 and (by_descent or said.checked > 1)
         assert kept.certificate.certified and kept.run + kept.spent <= promise.cost
         assert np.linalg.norm(kept.x - own.ROWS.mean(axis=0)) <= kept.certificate.upper_bound <= 1.0
 
@@ -209,7 +210,8 @@ def test_descent_is_the_recursion_of_the_page() -> None:
         if np.linalg.norm(g) <= 0.03:
             break
         x = x - g / (L0 + L1 * np.linalg.norm(g))
-    found, asked = descend(own.problem, own.START, own.KNOWN, 0.03, 10**6)
+    found, asked, said = descend(own.problem, own.START, own.KNOWN, 0.03, 10**6)
+    assert said.checked == passes - 1 and said.found == 0
     assert asked == passes and np.allclose(found, x, rtol=1e-12, atol=1e-14)
     assert descend(own.problem, own.START, own.KNOWN, 0.03, 2)[1] == 2
 
@@ -318,7 +320,8 @@ def test_spider_is_promised_and_kept_where_rows_are_many() -> None:
     assert promise.by == "SPIDER" and promise.cost == promise.restarted.cost < 0.6 * promise.descent_cost
     assert "SPIDER" in promise.statement and "exact descent would ask" in promise.statement
     with jax.enable_x64(True):
-        both = keep(promise, problem, own.START, [0, 7], None, None)
+        both, said = keep(promise, problem, own.START, [0, 7], None, None, known)
+    assert said.found == 0 and said.checked > 2 * promise.restarted.batch
     for kept in both:
         assert kept.certificate.sense == "exact" and kept.certificate.certified
         assert kept.run + kept.spent <= promise.cost and kept.spent == len(rows)

@@ -36,6 +36,14 @@ Tree = Any
 LARGE, SECOND, COIN = 1, 2, 3
 
 
+class Single(NamedTuple):
+    """The gradients of single samples, (samples, ...): those asked at x and at x_prev, and others asked at x alone."""
+
+    here: Tree
+    there: Tree = None
+    others: Tree = None
+
+
 class GradientSample(NamedTuple):
     """The gradients that one step asked.
 
@@ -46,6 +54,7 @@ class GradientSample(NamedTuple):
     pieces       of an estimate that is followed: g_sub, g_prev and the rest of g (of step 1: g), cut into means of
                  equally many samples
     filter       of an estimate that is filtered: all that it knows
+    single       of an estimate whose samples are watched one by one: `Single`
     """
 
     g: Tree
@@ -54,6 +63,7 @@ class GradientSample(NamedTuple):
     restarted: Any = None
     pieces: Tree = None
     filter: Any = None
+    single: Single | None = None
 
 
 Sampled = tuple[GradientSample, Tree, Any]  # what was asked, the estimator's own state, the cost
@@ -80,23 +90,59 @@ def draw_large_batch(problem: Any, words: jax.Array, n: int) -> Tree:
     return problem.sample(jax.random.wrap_key_data(words, impl=THREEFRY), n)
 
 
+def by_pieces(problem: Any, x: Tree, samples: Tree, pieces: int) -> Tree:
+    """The mean gradients of so many equal parts of the samples, (pieces, ...)."""
+    parts = jax.tree.map(lambda s: s.reshape(pieces, -1, *s.shape[1:]), samples)
+    return jax.vmap(problem.grad, (None, 0))(x, parts)
+
+
+def mean_of(pieces: Tree) -> Tree:
+    return jax.tree.map(lambda g: jnp.mean(g, 0), pieces)
+
+
+class Asked(NamedTuple):
+    """A mean gradient, and those of pieces and of single samples, where they are wanted."""
+
+    mean: Tree
+    pieces: Tree = None
+    each: Tree = None
+
+
+def asked(problem: Any, x: Tree, samples: Tree, single: bool, pieces: int = 0) -> Asked:
+    """Of all samples at x; `pieces` of 0 are not wanted. One by one they are the same numbers, but for rounding."""
+    if single:
+        each = by_pieces(problem, x, samples, len(jax.tree.leaves(samples)[0]))
+        cut = jax.tree.map(lambda g: jnp.mean(g.reshape(pieces, -1, *g.shape[1:]), 1), each) if pieces else None
+        return Asked(mean_of(each), cut, each)
+    if pieces:
+        cut = by_pieces(problem, x, samples, pieces)
+        return Asked(mean_of(cut), cut)
+    return Asked(problem.grad(x, samples))
+
+
 @dataclass(frozen=True)
 class _MiniBatch:
-    """K fresh samples a step; m_1 is the mean of their gradients, and nothing but m is remembered."""
+    """K fresh samples a step; m_1 is the mean of their gradients, and nothing but m is remembered.
+
+    `single` hands the gradients of samples out one by one, for an observer.
+    """
 
     K: int = static()
+    single: bool = field(default=False, kw_only=True, metadata={"static": True})
 
     def draw(self, problem: Any, key: jax.Array) -> Tree:
         return problem.sample(key, self.K)
 
     def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
-        return GradientSample(problem.grad(x, samples)), (), self.K
+        found = asked(problem, x, samples, self.single)
+        return GradientSample(found.mean, single=Single(found.each) if self.single else None), (), self.K
 
     def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
         return grads.g
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
-        return GradientSample(problem.grad(x, samples)), state, self.K
+        grads, _, cost = _MiniBatch.first_gradients(self, problem, x, samples)
+        return grads, state, cost
 
     def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
         return jax.tree.map(lambda g, m: weight * g + (1 - weight) * m, grads.g, m)
@@ -128,16 +174,6 @@ class Transported(_MiniBatch):
         return GradientSample(problem.grad(ahead, samples)), state, self.K
 
 
-def by_pieces(problem: Any, x: Tree, samples: Tree, pieces: int) -> Tree:
-    """The mean gradients of so many equal parts of the samples, (pieces, ...)."""
-    parts = jax.tree.map(lambda s: s.reshape(pieces, -1, *s.shape[1:]), samples)
-    return jax.vmap(problem.grad, (None, 0))(x, parts)
-
-
-def _mean(pieces: Tree) -> Tree:
-    return jax.tree.map(lambda g: jnp.mean(g, 0), pieces)
-
-
 @pytree
 @dataclass(frozen=True)
 class Corrected(_MiniBatch):
@@ -153,29 +189,22 @@ class Corrected(_MiniBatch):
     pieces: tuple[int, int, int] | None = field(default=None, kw_only=True, metadata={"static": True})
 
     def first_gradients(self, problem: Any, x: Tree, samples: Tree) -> Sampled:
-        if self.pieces is None:
-            return super().first_gradients(problem, x, samples)
-        parts = by_pieces(problem, x, samples, self.pieces[2])
-        return GradientSample(_mean(parts), pieces=parts), (), self.K
+        found = asked(problem, x, samples, self.single, self.pieces[2] if self.pieces else 0)
+        single = Single(found.each) if self.single else None
+        return GradientSample(found.mean, pieces=found.pieces, single=single), (), self.K
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         K, k = self.K, self.k
         head, rest = jax.tree.map(lambda s: s[:k], samples), jax.tree.map(lambda s: s[k:], samples)
-        tail = pieces = None
-        if self.pieces is None or not self.pieces[0]:
-            g_k, g_prev = problem.grad(x, head), problem.grad(x_prev, head)
-            if k < K:
-                tail = problem.grad(x, rest)
-        else:
-            heads, tails, _ = self.pieces
-            here, there = (by_pieces(problem, point, head, heads) for point in (x, x_prev))
-            g_k, g_prev = _mean(here), _mean(there)
-            others = by_pieces(problem, x, rest, tails) if k < K else None
-            tail, pieces = _mean(others), (here, there, others)
-        g_K = g_k
+        heads, tails, _ = self.pieces or (0, 0, 0)
+        here, there = (asked(problem, point, head, self.single, heads) for point in (x, x_prev))
+        tail, g_K = Asked(None), here.mean
         if k < K:
-            g_K = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, g_k, tail)
-        return GradientSample(g_K, g_prev, g_k, pieces=pieces), state, K + k
+            tail = asked(problem, x, rest, self.single, tails if heads else 0)
+            g_K = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, here.mean, tail.mean)
+        pieces = (here.pieces, there.pieces, tail.pieces) if heads else None
+        single = Single(here.each, there.each, tail.each) if self.single else None
+        return GradientSample(g_K, there.mean, here.mean, pieces=pieces, single=single), state, K + k
 
     def update_estimate(self, m: Tree, grads: GradientSample, weight: Any) -> Tree:
         g_K, g_prev, g_k = grads.g, grads.g_prev, grads.g_sub

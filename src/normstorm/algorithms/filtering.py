@@ -21,7 +21,7 @@ import numpy as np
 
 from normstorm._shared.pytrees import pytree
 
-from .estimators import GradientSample, Sampled, draw_large_batch, large_batch_key, static
+from .estimators import Asked, GradientSample, Sampled, Single, asked, draw_large_batch, large_batch_key, static
 from .geometries import norm, squared_norm
 from .requirements import A_FINITE_SUM, NOTHING
 from .restarts import component_count, each_gradient, where_wanted
@@ -87,7 +87,8 @@ def _select(which: jax.Array, one: Tree, other: Tree) -> Tree:
 class Filtered:
     """m <- m + c + a (g_K(x) - m - c), c = g_k(x) - g_k(x_prev), with the gain a = V/S of the steps before.
 
-    A step of no length asks only K sample gradients: there is nothing to transport.
+    A step of no length asks only K sample gradients: there is nothing to transport. `single` hands the gradients of
+    samples out one by one, for an observer.
     """
 
     K: int = static()
@@ -101,6 +102,7 @@ class Filtered:
     certain: float = 1.0
     drift: float = 1.0
     alarm: float = 3.0
+    single: bool = static(False)
 
     @property
     def requirements(self) -> frozenset[str]:
@@ -123,7 +125,8 @@ class Filtered:
         K, n = self.K, self.first
         batch = draw_large_batch(problem, samples[1], n * K)
         pieces = jax.tree.map(lambda s: s.reshape(n, K, *s.shape[1:]), batch)
-        each = jax.lax.map(lambda piece: problem.grad(x, piece), pieces)
+        parts = jax.lax.map(lambda piece: asked(problem, x, piece, self.single), pieces)
+        each = parts.mean
         m = jax.tree.map(lambda g: jnp.mean(g, 0), each)
         apart = jax.tree.map(lambda g, m: g - m, each, m)
         s2 = squared_norm(apart) / (n - 1)
@@ -133,7 +136,10 @@ class Filtered:
             size = component_count(problem)
             known = known._replace(table=jax.tree.map(lambda a: jnp.zeros((size, *a.shape), a.dtype), x), kept=flat)
         known, cost = self._probed(problem, x, jax.tree.map(lambda s: s[: self.k], batch), known)
-        return GradientSample(m, filter=known), known, n * K + cost
+        single = None if K > 1 else Single(each)
+        if self.single:
+            single = Single(jax.tree.map(lambda g: g.reshape(n * K, *g.shape[2:]), parts.each))
+        return GradientSample(m, filter=known, single=single), known, n * K + cost
 
     def first_estimate(self, grads: GradientSample, weight: Any) -> Tree:
         return grads.filter.m
@@ -146,7 +152,7 @@ class Filtered:
         step = jax.tree.map(jnp.subtract, x, x_prev)
         length = norm(step)
         moved = length > 0
-        fresh, here, there = self._measured(problem, x, x_prev, state, rows)
+        fresh, here, there, single = self._measured(problem, x, x_prev, state, rows)
         change = jax.tree.map(lambda h, p: jnp.where(moved, h - p, 0), here, there)
         after = self._updated(state, fresh, change, step, length)
         cost = self.K + jnp.where(moved, self.k, 0)
@@ -154,19 +160,22 @@ class Filtered:
             after, more = self._stored(problem, t, x, after, rows)
             cost = cost + more
         after, more = self._probed(problem, x, jax.tree.map(lambda s: s[: self.k], rows), after)
-        return GradientSample(fresh, there, here, filter=after), after, cost + more
+        return GradientSample(fresh, there, here, filter=after, single=single), after, cost + more
 
-    def _measured(self, problem: Any, x: Tree, x_prev: Tree, state: Filter, rows: Tree) -> tuple[Tree, Tree, Tree]:
+    def _measured(
+        self, problem: Any, x: Tree, x_prev: Tree, state: Filter, rows: Tree
+    ) -> tuple[Tree, Tree, Tree, Single | None]:
         """The fresh gradient, of a table's rows less what is kept, plus its mean; those of k rows at both points."""
         K, k = self.K, self.k
         head, rest = jax.tree.map(lambda s: s[:k], rows), jax.tree.map(lambda s: s[k:], rows)
-        here = fresh = problem.grad(x, head)
-        there = problem.grad(x_prev, head)
+        here, there = (asked(problem, point, head, self.single) for point in (x, x_prev))
+        tail, fresh = Asked(None), here.mean
         if k < K:
-            fresh = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, here, problem.grad(x, rest))
+            tail = asked(problem, x, rest, self.single)
+            fresh = jax.tree.map(lambda h, t: (k / K) * h + ((K - k) / K) * t, here.mean, tail.mean)
         if self.table:
             fresh = jax.tree.map(lambda g, a, mean: g - jnp.mean(a[rows], 0) + mean, fresh, state.table, state.kept)
-        return fresh, here, there
+        return fresh, here.mean, there.mean, Single(here.each, there.each, tail.each) if self.single else None
 
     def error_bar(self, state: Filter) -> jax.Array:
         """What ||m - grad F(x)|| is thought to be: a root mean square, no bound."""

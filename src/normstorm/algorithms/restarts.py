@@ -8,7 +8,7 @@ the branch a branch when many seeds are advanced at once.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import jax
@@ -18,7 +18,18 @@ from normstorm._shared.jax_internals import ClosedJaxpr, custom_vmap, jaxpr_as_f
 from normstorm._shared.pytrees import pytree
 from normstorm._shared.validate import truth
 
-from .estimators import COIN, SECOND, GradientSample, Sampled, data, draw_large_batch, large_batch_key, static
+from .estimators import (
+    COIN,
+    SECOND,
+    GradientSample,
+    Sampled,
+    Single,
+    asked,
+    data,
+    draw_large_batch,
+    large_batch_key,
+    static,
+)
 from .requirements import A_FINITE_SUM, NOTHING, no_finite_sum
 
 Tree = Any
@@ -114,9 +125,10 @@ class _Recursive:
 @pytree
 @dataclass(frozen=True)
 class PeriodicRestarts(_Recursive):
-    """Restarts at steps 1, 1 + period, 1 + 2 period, ..."""
+    """Restarts at steps 1, 1 + period, 1 + 2 period, ...; `single` hands gradients out one by one, for an observer."""
 
     period: int = static()
+    single: bool = field(default=False, kw_only=True, metadata={"static": True})
 
     def cost(self, steps: int, size: int | None) -> int:
         restarts = _restarts_among(steps, self.period)
@@ -124,12 +136,25 @@ class PeriodicRestarts(_Recursive):
 
     def sample_gradients(self, problem: Any, t: Any, x: Tree, x_prev: Tree, state: Tree, samples: Tree) -> Sampled:
         restart, cost = jnp.asarray((t - 1) % self.period == 0), self.restart_cost(problem)
-        found = jax.lax.cond(
-            restart,
-            lambda: self.restart_gradient(problem, x, samples[1]),
-            lambda: self.change(problem, x, x_prev, samples[0]),
-        )
-        return GradientSample(found, restarted=restart), state, jnp.where(restart, cost, 2 * self.S2)
+
+        def anew() -> GradientSample:
+            return GradientSample(self.restart_gradient(problem, x, samples[1]))
+
+        def changed() -> GradientSample:
+            return GradientSample(self.change(problem, x, x_prev, samples[0]))
+
+        def told() -> GradientSample:
+            here, there = (asked(problem, point, samples[0], True) for point in (x, x_prev))
+            found = jax.tree.map(jnp.subtract, here.mean, there.mean)
+            return GradientSample(found, there.mean, here.mean, single=Single(here.each, there.each))
+
+        def untold() -> GradientSample:
+            unknown = jax.tree.map(lambda a: jnp.full(a.shape, jnp.nan, a.dtype), jax.eval_shape(told))
+            g = anew().g
+            return GradientSample(g, unknown.g_prev, g, single=unknown.single)
+
+        grads = jax.lax.cond(restart, *((untold, told) if self.single else (anew, changed)))
+        return grads._replace(restarted=restart), state, jnp.where(restart, cost, 2 * self.S2)
 
 
 @pytree

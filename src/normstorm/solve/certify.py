@@ -51,8 +51,9 @@ class PointCertificate:
     target     what was asked for, if anything was
     rounding   what another rounding of x changes in a sample gradient; the bound counts it
     lost_digits   it is more than a hundredth of the bound, and nothing is certified
-    contradicted  samples that contradict what it rests on, the stated constants or range: then nothing is certified.
-                  They are its own or others of the same run; a full pass rests on nothing, and has none
+    contradicted  samples that contradict the stated constants or range: then nothing is certified, unless by a full
+                  pass, which rests on nothing. They are its own or others of the same run
+    held          fresh samples of its own that were compared with them
     """
 
     upper_bound: float
@@ -65,11 +66,12 @@ class PointCertificate:
     rounding: float = 0.0
     lost_digits: bool = False
     contradicted: int = 0
+    held: int = 0
 
     @property
     def certified(self) -> bool:
         """The bound is finite, at most the target if there is one, and no sample contradicts what it rests on."""
-        return self.passed and not self.contradicted
+        return self.passed and not (self.contradicted and self.sense != "exact")
 
     @property
     def passed(self) -> bool:
@@ -257,8 +259,10 @@ def race_test(
         found = _fixed(source, min(SMALL * blocks, budget), delta, sense, whole, noise)
     else:
         found = _until(source, target, budget, delta, sense, whole, noise, PATIENT)
-    if known is not None and found.contradicted and whole is not None and found.samples + whole <= budget:
-        found = replace(_exact(source), samples=found.samples + whole)  # which rests on nothing
+    void = known is not None and found.contradicted > 0 and found.sense != "exact"
+    if void and whole is not None and found.samples + whole <= budget:
+        told: dict[str, Any] = {"contradicted": found.contradicted, "held": found.held}
+        found = replace(_exact(source), samples=found.samples + whole, **told)  # which rests on nothing
     return _of_race(found, known is None, looked, 1 - delta, target)
 
 
@@ -290,8 +294,8 @@ def _of_race(
     sense = "estimated" if estimated and found.sense != "exact" else found.sense
     if sense == "estimated" and found.contradicted:  # the noise is larger than what stands for it
         found = replace(found, upper_bound=math.inf)
-    beyond = 0 if estimated else found.contradicted  # of an estimate it is no claim
-    found = replace(found, sense=sense, samples=found.samples + looked, contradicted=beyond)
+    told = (0, 0) if estimated else (found.contradicted, found.held)  # of an estimate it is no claim
+    found = replace(found, sense=sense, samples=found.samples + looked, contradicted=told[0], held=told[1])
     return _labelled(found, confidence, target)
 
 
@@ -309,7 +313,7 @@ def _fixed(
     bound = bound * (1 + MARGIN) + LOST * (summary.mean_norm + math.sqrt(summary.trace))
     method = "fixed" if sense == "almost-sure" else "groups"
     found = _rounded(bound, source.change(), summary.samples, summary.mean_norm, sense, method)
-    return replace(found, contradicted=held.beyond)
+    return replace(found, contradicted=held.beyond, held=held.compared)
 
 
 def _until(
@@ -346,7 +350,8 @@ def _until(
             break
         # Never many more samples than rows: a pass when one is expected to be shorter, or when both ways are even.
         if whole is not None and n + whole <= budget and whole <= max(n, test.forecast() - n):
-            return replace(_exact(source), samples=n + whole)
+            told: dict[str, Any] = {"contradicted": held.beyond, "held": held.compared}
+            return replace(_exact(source), samples=n + whole, **told)
         size = min(next(block for least, block in BLOCKS if n >= least), source.chunk, budget - n)
         rows = np.concatenate(list(source.draw(size, start=n)))
         finite = bool(np.isfinite(rows).all())
@@ -355,7 +360,7 @@ def _until(
     samples = test.samples if finite else test.samples + size
     bound = test.bound if finite else math.inf
     tested = _rounded(bound, change, samples, test.mean_norm, sense, test.method or "top")
-    return replace(tested, contradicted=held.beyond)
+    return replace(tested, contradicted=held.beyond, held=held.compared)
 
 
 def _doubled(

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Tree = Any
 MOST_NUMBERS = 12  # of x that are shown
+ABOVE = ", where F is larger than at the start"  # the end of a reason
 
 
 def named_numbers(x: Tree) -> list[tuple[str, float]]:
@@ -43,8 +44,10 @@ def result_rows(result: Result) -> list[tuple[str, str]]:
     """What a reader wants first."""
     found = [("x", shown_numbers(result.x)), ("F(x)", "unknown" if result.value is None else str(result.value))]
     found += [("certificate", result.certificate.guarantee), ("sample gradients", f"{result.sample_gradients:,}")]
+    if ABOVE in result.reason:
+        found.insert(2, ("which", result.reason))
     if not result.certificate.certified and result.certificate.target is not None:
-        found.insert(3, ("target", f"not reached: {result.certificate.target:.4g} was asked for; {result.reason}"))
+        found.insert(-1, ("target", f"not reached: {result.certificate.target:.4g} was asked for; {result.reason}"))
     return [*found, ("warning", result.void)] if result.void else found
 
 

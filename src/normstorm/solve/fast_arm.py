@@ -76,7 +76,8 @@ class Standing(NamedTuple):
     tests, spent   tests made, and their cost;   after   the cost of the search before which none is made
     ended, search  the step at which the race was over, 0 while it is not, and what the search had cost then
     found, kinds   numbers and words of the last certificate;   x   the point that it speaks of
-    against        samples of tests that contradict the stated constants;   testimony   of the search (witness.py)
+    against, held  samples of tests that contradict the stated constants, and that were compared with them
+    testimony      of the search (witness.py)
     """
 
     tests: np.ndarray
@@ -88,6 +89,7 @@ class Standing(NamedTuple):
     kinds: np.ndarray
     x: Tree
     against: np.ndarray
+    held: np.ndarray
     testimony: Tree
 
 
@@ -96,7 +98,8 @@ class FastArm:
     """How it went: every seed's certificate and point, what it cost, and the trace of the search.
 
     `lost` are the seeds whose point was not finite, `above` those without a certificate whose point has a larger F than
-    the start: both return the start.
+    the start, `worse` those of a budget whose bound is larger than what a pass certifies of the start: all of them
+    return the start.
     """
 
     standing: Standing
@@ -105,6 +108,7 @@ class FastArm:
     algorithm: str
     lost: np.ndarray
     above: np.ndarray
+    worse: np.ndarray
 
     def point(self, seed: int) -> Tree:
         return jax.tree.map(lambda leaf: leaf[seed], self.standing.x)
@@ -201,8 +205,9 @@ class _Arm:
             zero,
             zero,
             np.zeros((n, 5)),
-            np.zeros((n, 4), np.int64),
+            np.zeros((n, 5), np.int64),
             point,
+            zero,
             zero,
             self.stages.observed,
         )
@@ -316,7 +321,7 @@ class _Arm:
             delta = limits.delta / (r * (r + 1))
             found = race_test(self.problem, x, limits.target, delta, budget, seen, seed, r)
         standing.tests[i], standing.spent[i] = r, standing.spent[i] + found.samples
-        standing.against[i] += found.contradicted
+        standing.against[i], standing.held[i] = standing.against[i] + found.contradicted, standing.held[i] + found.held
         standing.after[i] = cost + max(found.samples, cost if not self.filtered else cost // 2)
         before = self.certificates[i]
         if before is None or found.upper_bound <= before.upper_bound:
@@ -329,7 +334,7 @@ class _Arm:
         numbers = found.upper_bound, found.confidence, found.mean_norm, found.rounding, float(found.lost_digits)
         self.standing.found[i] = numbers
         words = SENSES.index(found.sense), METHODS.index(found.method)
-        self.standing.kinds[i] = found.samples, *words, found.contradicted
+        self.standing.kinds[i] = found.samples, *words, found.contradicted, found.held
         for kept, leaf in zip(jax.tree.leaves(self.standing.x), jax.tree.leaves(x), strict=True):
             kept[i] = leaf
 
@@ -337,9 +342,9 @@ class _Arm:
         if self.standing.tests[i] == 0:
             return None
         bound, confidence, mean_norm, rounding, lost = (float(v) for v in self.standing.found[i])
-        samples, sense, method, beyond = (int(v) for v in self.standing.kinds[i])
+        samples, sense, method, beyond, held = (int(v) for v in self.standing.kinds[i])
         words: dict[str, Any] = {"method": METHODS[method], "target": self.limits.target, "lost_digits": bool(lost)}
-        words["contradicted"] = beyond
+        words |= {"contradicted": beyond, "held": held}
         return PointCertificate(bound, confidence, samples, mean_norm, SENSES[sense], rounding=rounding, **words)
 
     def progress(self) -> tuple[int, int, str]:
@@ -358,9 +363,11 @@ class _Arm:
         x = jax.tree.map(lambda kept, now: _where(untested, now, kept), standing.x, stages.point)
         lost = np.array([not is_finite(jax.tree.map(lambda leaf, i=i: leaf[i], x)) for i in range(len(untested))])
         above = self._above_start(x, lost)
-        x = jax.tree.map(lambda now, start: _where(lost | above, np.asarray(start, now.dtype)[None], now), x, self.x1)
-        standing = self._starts_known(np.flatnonzero(lost | above), standing)
         trace, ended = stages.result(), standing.ended
+        standing = self._starts_known(np.flatnonzero(lost | above), standing)
+        worse, standing = self._worse_than_start(trace, lost | above, standing)
+        back = lost | above | worse
+        x = jax.tree.map(lambda now, start: _where(back, np.asarray(start, now.dtype)[None], now), x, self.x1)
         late = trace.record_steps[None] > ended[:, None]
         names = "grad_norm", "running_mean", "value", "error"
         shown: dict[str, Any] = {name: np.where(late, np.nan, getattr(trace, name)) for name in names}
@@ -369,7 +376,8 @@ class _Arm:
             ("mean_grad_norm", "mean_by_cost", "mean_estimate_norm", "min_grad_norm"), unknown
         )
         trace = replace(trace, stopped_at=ended.astype(np.int32), cost=standing.search, last=x, **shown, **means)
-        return FastArm(standing._replace(x=x), tuple(self.certificates), trace, self.algorithm.name, lost, above)
+        found = standing._replace(x=x), tuple(self.certificates)
+        return FastArm(*found, trace, self.algorithm.name, lost, above, worse)
 
     def _above_start(self, x: Tree, lost: np.ndarray) -> np.ndarray:
         """Seeds without a certificate that have run away: F is larger there than at the start."""
@@ -378,6 +386,25 @@ class _Arm:
         for i in open_:
             found[i] = is_above(self.problem, jax.tree.map(lambda leaf, i=i: leaf[i], x), self.x1)
         return found
+
+    def _worse_than_start(self, trace: Trace, back: np.ndarray, standing: Standing) -> tuple[np.ndarray, Standing]:
+        """Seeds of a budget that have a larger bound than the start, if a pass over it can be paid; it is made then.
+
+        Where it is worth a pass, exact gradients on the way say, which are recorded for charts.
+        """
+        worse = np.zeros(len(back), bool)
+        if self.limits.target is not None or self.whole is None or not np.isfinite(trace.grad_norm[:, 0]).all():
+            return worse, standing
+        total, start = self.limits.search + self.limits.tests, None
+        for i, one in enumerate(self.certificates):
+            asked = int(standing.search[i] + standing.spent[i]) + self.whole
+            if back[i] or one is None or asked > total or one.upper_bound <= trace.grad_norm[i, 0]:
+                continue
+            start = start or certify(self.problem, self.x1, exact=True)
+            worse[i] = start.upper_bound < one.upper_bound
+            standing.tests[i], standing.spent[i] = standing.tests[i] + 1, standing.spent[i] + self.whole
+            self.certificates[i] = start if worse[i] else one
+        return worse, standing
 
     def _starts_known(self, lost: np.ndarray, standing: Standing) -> Standing:
         """Of those that return the start: what a pass over all rows says of it, if it can be paid; else nothing."""

@@ -16,7 +16,7 @@ NO_CLAIM = SampleRange(math.inf, 0.0)
 
 
 class Held:
-    """Blocks of samples at a point against the noise that is assumed of it: `beyond` are those that contradict it.
+    """Blocks of samples at a point against the noise that is assumed of it: `beyond` of those `compared` contradict it.
 
     By the inequality of watch.py all samples lie in a ball of radius rho = (sigma0 + sigma1 ||g||)/(1 - sigma1 r)
     around grad F(x), which is within r rho of the mean g of the samples so far, up to a probability of ALARM for each
@@ -24,7 +24,7 @@ class Held:
     """
 
     def __init__(self, noise: SampleRange) -> None:
-        self.noise, self.beyond, self.count = noise, 0, 0
+        self.noise, self.beyond, self.compared, self.count = noise, 0, 0, 0
         self.total = self.first = np.zeros(())
 
     def __call__(self, rows: Array) -> None:
@@ -39,4 +39,4 @@ class Held:
             slack = ROUNDING * float(np.max(np.linalg.norm(rows, axis=1)))
             far = np.linalg.norm(rows - mean, axis=1) > min(diameter, (1 + r) * rho) + slack
             apart = np.linalg.norm(rows - self.first, axis=1) > diameter + 2 * slack
-            self.beyond += int(np.sum(far | apart))
+            self.beyond, self.compared = self.beyond + int(np.sum(far | apart)), self.compared + len(rows)

@@ -49,7 +49,7 @@ from .race import run_race
 from .result import Result
 from .trajectory import USUAL_STEPS, certificate_of, until_certified, watched
 from .value import value_at
-from .watch import run_check, stated
+from .watch import of_tests, run_check, stated
 from .witness import witnessed
 
 Tree = Any
@@ -119,7 +119,7 @@ def minimize(
     if width is not None and validate.integer(width) not in widths():
         validate.refuse("minimize", "width", f"one of {', '.join(map(str, widths()))}, or None", width)
     confidence = None if confidence is None else validate.confidence("minimize", confidence)
-    samples = None if samples is None else sample_count(samples)
+    samples = None if samples is None else sample_count(samples, "minimize")
     choose = _check_choice(choose, stop, target, budget)
     if _method(method, plan, stop, choose, samples) == "race":
         target, level = _check_race(target, budget, confidence)
@@ -159,14 +159,17 @@ def minimize(
     if budget is not None:
         each = min(each, (budget - found.sample_gradients) // tests)
     trajectory = certificate_of(algorithm, trace, level, reason)
-    x, reason, certificate, fresh = _choose(problem, trace, choose, level, each, sense)
+    x, reason, certificate, tested = _choose(problem, trace, choose, level, each, sense)
     promise = _promise(found, choose, found.horizon) if stop == "plan" else UNPROMISED
     precision = assess(problem, found, x1, trace) if stop == "plan" else None
     if precision is not None and not precision.adequate:
         warnings.warn(precision.statement, RuntimeWarning, stacklevel=2)
-    cost = int(trace.cost[0]) + fresh
+    cost = int(trace.cost[0]) + sum(one.samples for one in tested)
     against = run_check(problem, trace, found.constants, x1, x, algorithm, trace.observer)
-    certificate = certificate if against is None else certificate.beside(against.found)
+    if against is not None:
+        held, beyond = sum(one.held for one in tested), sum(one.contradicted for one in tested)
+        against = against.joined(of_tests(held, beyond, "in a test of a point"))
+        certificate = certificate.beside(against.found)
     seen: dict[str, Any] = {"value": value_at(problem, x), "contradictions": against}
     exact = trace.steps if problem.is_exact else 0
     seen["beside"] = asked_beside(problem, trace, tests, against, seen["value"], exact)
@@ -290,8 +293,8 @@ def _planned(
 
 def _choose(
     problem: Problem, trace: Trace, choose: str, confidence: float, samples: int, sense: Sense
-) -> tuple[Tree, str, PointCertificate, int]:
-    """(point, reason, certificate, fresh sample gradients) for the first seed."""
+) -> tuple[Tree, str, PointCertificate, list[PointCertificate]]:
+    """(point, reason, certificate, all that were tested) for the first seed."""
 
     def first(tree: Tree) -> Tree:
         return jax.tree.map(lambda leaf: leaf[0], tree)
@@ -310,7 +313,7 @@ def _choose(
         joint = chosen if exact else replace(chosen, confidence=confidence)
         means = f"a pass over all {chosen.samples} rows" if exact else f"the bound from {chosen.samples} fresh samples"
         reason = f"x_t with t = {steps[best]}, the best of {len(steps)} random iterates by {means} at each"
-        return jax.tree.map(lambda leaf: leaf[best], candidates), reason, joint, sum(c.samples for c in certificates)
+        return jax.tree.map(lambda leaf: leaf[best], candidates), reason, joint, certificates
     if choose == "last":
         point, reason = first(trace.last), "the last iterate"
     else:
@@ -318,7 +321,7 @@ def _choose(
         what = "t uniformly random" if choose == "random" else "the smallest estimate ||m_t||"
         point, reason = first(pick.x), f"x_t with t = {pick.step[0]}: {what}"
     certificate = chosen_certificate(problem, point, confidence, samples, sense)
-    return point, reason, certificate, certificate.samples
+    return point, reason, certificate, [certificate]
 
 
 def _promise(plan: Plan, choose: str, T: int) -> str:

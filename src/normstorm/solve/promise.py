@@ -4,7 +4,9 @@ plan            Normalized STORM by a plan, and a test of each of its candidates
 exact descent   of a finite sum: steps along exact gradients, a pass each, until one is short enough (theory/descent.py)
 SPIDER          of a finite sum: exact gradients now and then, differences of few rows between (theory/restarted.py)
 
-The cheapest is the promise. Statements and proofs: docs/theory/race.md.
+The cheapest is the promise. Statements and proofs: docs/theory/race.md. Where somebody has stated the constants, every
+sample that it draws is held to them (witness.py). Exact descent draws none; by 3B a step of length g/(L0 + L1 g)
+changes grad F by at most g, its length, and to that every one of its steps is held.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ from .certify import PointCertificate, certify, promised_test
 from .fast_arm import MOST_TESTS
 from .fingerprint import fingerprint
 from .fresh import signed_seed, whole_size
+from .held import ROUNDING
 from .precision_modes import ask, in_precision
 from .stages import Stages
+from .watch import Contradictions, steps_check
+from .witness import witnessed
 
 Tree = Any
 Path = str | os.PathLike[str]
@@ -125,13 +130,18 @@ def share_of_test(delta: float) -> float:
 
 
 class Kept(NamedTuple):
-    """What the promise gave one seed: a point, its certificate, sample gradients of the run, and tests made."""
+    """What the promise gave one seed: a point, its certificate, sample gradients of the run, and tests made.
+
+    against, held    samples of its tests that contradict stated constants, and that were compared with them
+    """
 
     x: Tree
     certificate: PointCertificate
     run: int
     tests: int
     spent: int
+    against: int = 0
+    held: int = 0
 
 
 def keep(
@@ -141,22 +151,27 @@ def keep(
     seeds: list[int],
     checkpoint: Path | None,
     progress: Callable[..., None] | None,
-) -> list[Kept] | None:
-    """Run what was promised, for every one of these seeds; None if it is longer than a run can be."""
+    known: Constants | None = None,
+) -> tuple[list[Kept], Contradictions | None] | None:
+    """Run what was promised, for every one of these seeds; None if it is longer than a run can be.
+
+    What its samples say of constants that somebody has stated, `known`, comes with it.
+    """
     if promise.by == "exact descent":
         assert promise.passes is not None and promise.rows is not None
-        x, passes = descend(problem, x1, promise.constants, TRUSTED * promise.target, promise.passes)
+        x, passes, seen = descend(problem, x1, promise.constants, TRUSTED * promise.target, promise.passes)
         found = certify(problem, x, target=promise.target, exact=True)
-        return [Kept(x, found, passes * promise.rows, 1, found.samples)] * len(seeds)
+        return [Kept(x, found, passes * promise.rows, 1, found.samples)] * len(seeds), seen if known else None
     if promise.by == "SPIDER":
-        return _restarted(promise, problem, x1, seeds)
+        return _restarted(promise, problem, x1, seeds, known)
     assert promise.two_phase is not None
     plan, samples = promise.two_phase.plan, promise.two_phase.samples
     if plan.horizon > LONGEST:
         return None
+    algorithm = witnessed(from_plan(plan), known)
     trace = run(
         problem,
-        from_plan(plan),
+        algorithm,
         x1,
         plan.horizon,
         seeds,
@@ -166,19 +181,28 @@ def keep(
         checkpoint=None if checkpoint is None else f"{os.fspath(checkpoint)}.plan",
         fingerprint=fingerprint(problem),
     )
-    return [
+    kept = [
         _first_that_passes(promise, problem, seed, int(trace.cost[i]), samples, _of(trace.candidates.x, i))
         for i, seed in enumerate(seeds)
     ]
+    return kept, _said(problem, algorithm, seeds, trace.observer, known)
 
 
-def _restarted(promise: Promise, problem: Problem, x1: Tree, seeds: list[int]) -> list[Kept] | None:
+def _said(problem: Problem, algorithm: Any, seeds: list[int], seen: Any, known: Constants | None) -> Any:
+    """What the steps of a promise say of stated constants."""
+    return None if known is None else steps_check(problem, algorithm, seeds, seen, known)
+
+
+def _restarted(
+    promise: Promise, problem: Problem, x1: Tree, seeds: list[int], known: Constants | None
+) -> tuple[list[Kept], Contradictions | None] | None:
     """SPIDER by its plan, until every seed has stopped; each one's point is certified by a pass."""
     plan = promise.restarted
     assert plan is not None
     if plan.horizon > LONGEST:
         return None
     spider = spider_1(eps=plan.eta, L=1.0, S1=None, S2=plan.batch, q=plan.period, stop=plan.stop / 2)
+    spider = witnessed(spider, known)
     stages = Stages(problem, spider, x1, plan.horizon, seeds, look=lambda state: state.geometry[0])
     while stages.t < plan.horizon and not (stages.t and np.all(stages.seen)):
         stages.go(min(max(2 * stages.t, 1), stages.t + plan.period, plan.horizon))
@@ -186,7 +210,7 @@ def _restarted(promise: Promise, problem: Problem, x1: Tree, seeds: list[int]) -
     for i in range(len(seeds)):
         found = certify(problem, _of(points, i), target=promise.target, exact=True)
         kept.append(Kept(_of(points, i), found, int(costs[i]), 1, found.samples))
-    return kept
+    return kept, _said(problem, spider, seeds, stages.observed, known)
 
 
 def _of(tree: Tree, i: int) -> Tree:
@@ -196,53 +220,92 @@ def _of(tree: Tree, i: int) -> Tree:
 def _first_that_passes(promise: Promise, problem: Problem, seed: int, cost: int, samples: int, points: Tree) -> Kept:
     """The candidates one after the other, the latest first, until one is certified; else the one of least bound."""
     share, signed, spent, tests = share_of_test(1 - promise.confidence), signed_seed(seed), 0, 0
+    against = held = 0
     best: PointCertificate | None = None
     for j in reversed(range(len(jax.tree.leaves(points)[0]))):
         found = promised_test(problem, _of(points, j), promise.target, share, samples, signed, MOST_TESTS + 1 + j)
         spent, tests = spent + found.samples, tests + 1
+        against, held = against + found.contradicted, held + found.held
         if best is None or found.upper_bound <= best.upper_bound:
             best, x = found, _of(points, j)
         if found.passed:  # where samples contradict the constants, no other candidate would do better
             break
     assert best is not None
-    return Kept(x, best if best.sense == "exact" else replace(best, confidence=promise.confidence), cost, tests, spent)
+    best = best if best.sense == "exact" else replace(best, confidence=promise.confidence)
+    return Kept(x, best, cost, tests, spent, against, held)
 
 
-def descend(problem: Problem, x1: Tree, constants: Constants, target: float, passes: int) -> tuple[Tree, int]:
-    """Steps of length g/(L0 + L1 g) along exact gradients until g <= target: the point, and gradients asked."""
+class _Descent(NamedTuple):
+    """Where it is, its last gradient and the length of that, gradients asked in this call and in all.
+
+    over, first    steps that changed the gradient by more than its length; the number of the first of them
+    seen, allowed  of that step
+    """
+
+    x: Tree
+    gradient: Tree
+    length: Any
+    asked: Any
+    total: Any
+    over: Any
+    first: Any
+    seen: Any
+    allowed: Any
+
+
+def descend(
+    problem: Problem, x1: Tree, constants: Constants, target: float, passes: int
+) -> tuple[Tree, int, Contradictions]:
+    """Steps of length g/(L0 + L1 g) along exact gradients until g <= target: the point, gradients asked, and what the
+    steps say of L0 and L1."""
     smooth = constants.in_mean_square
     known = not jax.tree_util.all_leaves([problem])
     plain, compiled = (partial(f, problem) for f in (_descended, _compiled_descended))
     with in_precision(problem):
         x = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), x1)
-        asked = 0
+        zero, none = jnp.zeros(()), jnp.asarray(0)
+        at = _Descent(x, jax.tree.map(jnp.zeros_like, x), zero + jnp.inf, none, none, none, none, zero, zero)
         while True:
-            most = min(PASSES, passes - asked)
-            x, g, more = ask(plain, compiled if known else None, x, smooth.L0, smooth.L1, target, most)
-            asked += int(more)
-            if float(g) <= target or asked >= passes or not np.isfinite(float(g)):
-                return jax.tree.map(np.asarray, x), asked
+            most = min(PASSES, passes - int(at.total))
+            at = ask(plain, compiled if known else None, at, smooth.L0, smooth.L1, target, most)
+            g, asked = float(at.length), int(at.total)
+            if g <= target or asked >= passes or not np.isfinite(g):
+                return jax.tree.map(np.asarray, at.x), asked, _turned(at)
 
 
-def _descended(
-    problem: Problem, x: Tree, L0: Any, L1: Any, target: Any, most: Any
-) -> tuple[Tree, jax.Array, jax.Array]:
+def _turned(at: _Descent) -> Contradictions:
+    words = (
+        f"in step {int(at.first)} of exact descent, where grad F changes by {float(at.seen):.4g} and L0 + L1 "
+        f"||grad F|| allows {float(at.allowed):.4g} for this way"
+    )
+    return Contradictions(int(at.total) - 1, 0, int(at.over), words if at.over else "", 0)
+
+
+def _descended(problem: Problem, begun: _Descent, L0: Any, L1: Any, target: Any, most: Any) -> _Descent:
     """At most so many exact gradients; the last one is at the point that is returned, if it is short enough."""
 
-    def gradient(x: Tree) -> tuple[Tree, jax.Array]:
-        found = problem.full_grad(x)
-        return found, jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(found)))
+    def norm(tree: Tree) -> jax.Array:
+        return jnp.sqrt(sum(jnp.sum(leaf**2) for leaf in jax.tree.leaves(tree)))
 
-    def body(carry: tuple[Tree, Any, Any, Any]) -> tuple[Tree, Any, Any, Any]:
-        x, _, _, i = carry
-        direction, g = gradient(x)
+    def body(at: _Descent) -> _Descent:
+        direction = problem.full_grad(at.x)
+        g, seen = norm(direction), norm(jax.tree.map(jnp.subtract, direction, at.gradient))
+        # What x loses to rounding is a part of the way.
+        lost = ROUNDING**2 * norm(at.x) * (L0 + L1 * at.length)
+        allowed = at.length * (1 + ROUNDING) + lost  # infinite for the first one
+        over = seen > allowed
+        is_first = over & (at.over == 0)
         eta = jnp.where(g > target, 1 / (L0 + L1 * g), 0)
-        return jax.tree.map(lambda z, u: z - eta * u, x, direction), g, g > target, i + 1
+        x = jax.tree.map(lambda z, u: z - eta * u, at.x, direction)
+        first, seen, allowed = (
+            jnp.where(is_first, new, old) for new, old in ((at.total, at.first), (seen, at.seen), (allowed, at.allowed))
+        )
+        return _Descent(x, direction, g, at.asked + 1, at.total + 1, at.over + over, first, seen, allowed)
 
-    x, g, _, asked = jax.lax.while_loop(
-        lambda carry: carry[2] & (carry[3] < most), body, (x, jnp.asarray(jnp.inf), jnp.asarray(True), jnp.asarray(0))
+    done: _Descent = jax.lax.while_loop(
+        lambda at: (at.length > target) & (at.asked < most), body, begun._replace(asked=0 * begun.asked)
     )
-    return x, g, asked
+    return done
 
 
 _compiled_descended = jax.jit(_descended)

@@ -30,6 +30,7 @@ from normstorm.theory.planner.planner import plan as make_plan
 
 from .beside import asked_beside
 from .certify import PointCertificate, observed_spread
+from .export import ABOVE
 from .fast_arm import Allowance, FastArm, fast_algorithm, run_fast_arm
 from .fingerprint import fingerprint
 from .fresh import whole_size
@@ -39,14 +40,15 @@ from .promise import Kept, Promise, keep, promise_of
 from .result import Race, Result
 from .trajectory import TrajectoryCertificate
 from .value import is_above, value_at
-from .watch import Contradictions, run_check, stated
+from .watch import Contradictions, of_tests, run_check, stated
 from .witness import witnessed
 
 Tree = Any
+SPARE = 16  # part of a budget that a second pass may be kept for, over the start
 UNKNOWN, PASSES = 10**6, 100  # sample gradients without constants, or so many passes over the data if they are more
 THE_START = "the start, as the run has left the finite numbers"
 RUN_AWAY = "the start, as F is larger where the run has ended and nothing is certified there"
-ABOVE = ", where F is larger than at the start"
+NO_BETTER = "the start, as the bound is larger where the run has ended"
 NOTHING_ALONG = "a race certifies its point, not the way to it"
 MOST = 2**62  # sample gradients: beyond it they cannot be counted in an array
 NOBODY = PointCertificate(np.inf, 1.0, 0, np.nan, "almost-sure", "none")
@@ -79,16 +81,23 @@ def run_race(
         promise = None
     first = int(arm.cost(1, getattr(problem, "size", None)))
     limits = allowance_of(whole_size(problem), target, budget, 1 - confidence, promise, rho, first)
-    todo, kept = validate.seed_list("minimize", seeds, LONGEST), {}
+    todo, kept, more = validate.seed_list("minimize", seeds, LONGEST), {}, None
     with Progress(progress, "race") as shown:
         options: dict[str, Any] = {"width": width, "checkpoint": checkpoint, "fingerprint": fingerprint(problem)}
         fast = run_fast_arm(problem, x1, arm, todo, limits, progress=shown, **options)
         if promise is not None:
             lost = [i for i in range(len(todo)) if not _passed(fast.certificates[i])]
-            found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown) if lost else None
-            kept = dict(zip(lost, found, strict=True)) if found else {}
+            found = keep(promise, problem, x1, [todo[i] for i in lost], checkpoint, shown, known) if lost else None
+            if found is not None:
+                kept, more = dict(zip(lost, found[0], strict=True)), found[1]
     result = _result(problem, x1, promise, plan, fast, kept, arm, len(todo))
     contradictions = run_check(problem, fast.trace, constants, x1, result.x, arm, fast.standing.testimony)
+    if contradictions is not None:
+        tested = int(fast.standing.held.sum()) + sum(one.held for one in kept.values())
+        beyond = () if result.race is None else result.race.contradicted
+        loud = next((seed for seed, count in zip(todo, beyond, strict=True) if count), 0)
+        contradictions = contradictions.joined(of_tests(tested, sum(beyond), f"in a test of seed {loud}"))
+        contradictions = contradictions if more is None else contradictions.joined(more)
     result = _weighed(result, contradictions, target, promise)
     recorded = int(np.sum(fast.trace.record_steps <= fast.trace.stopped_at.max()))
     exact = recorded + 1 if problem.is_exact else 0  # and the returned point
@@ -159,6 +168,8 @@ def allowance_of(
     if target is None:
         assert budget is not None
         tests = rows if rows is not None and rows <= budget // 2 else budget - budget // 2
+        if rows is not None and rows <= budget // SPARE:
+            tests = 2 * rows
         return Allowance(None, delta, budget - tests, tests)
     if promise is not None:
         half = int(min(rho * promise.cost, MOST)) // 2
@@ -192,8 +203,7 @@ def _result(
         costs=tuple(one.cost for _, _, one in every),
         bounds=tuple(found.upper_bound for _, found, _ in every),
         contradicted=tuple(
-            max(int(count), found.contradicted)
-            for count, (_, found, _) in zip(fast.standing.against, every, strict=True)
+            int(count) + (kept[i].against if i in kept else 0) for i, count in enumerate(fast.standing.against)
         ),
         norms=None if norms is None else norms[1:],
         start_norm=None if norms is None else norms[0],
@@ -212,6 +222,8 @@ def _result(
     reason = race.reason(steps)
     if 0 not in kept and (fast.lost[0] or fast.above[0]):
         reason = THE_START if fast.lost[0] else RUN_AWAY
+    elif 0 not in kept and fast.worse[0]:
+        reason = NO_BETTER
     elif is_above(problem, x, start):
         reason += ABOVE
     return Result(x, reason, plan, sentence, none, certificate, None, fast.trace, race.cost, **seen)

@@ -22,9 +22,10 @@ mean g of samples. A step of exact descent lowers F by at least h(g) = g^2/(2 (L
 
 Where F is sampled, F(x_1) - F(x) is a mean of losses less STANDARD_ERRORS standard errors: beyond doubt, but no proof.
 
-**Every step of a run**, a race's search or a plan's, is held to what can be said of it without grad F, by its own
-gradients (witness.py). If none is a counterexample, the samples that came closest are drawn again and held to the lines
-above. A certificate holds its own samples, all of them, to the noise that it assumes (held.py).
+**Every step of a run**, a race's search, a plan's or a promise's, is held to what can be said of it without grad F, by
+the gradients of its own samples, one by one (witness.py). If none is a counterexample, the samples that came closest
+are drawn again and held to the lines above. A certificate holds its own samples, all of them, to the noise that it
+assumes (held.py).
 """
 
 from __future__ import annotations
@@ -52,8 +53,11 @@ from .witness import Testimony, drawn_samples
 Tree = Any
 SHARE, POINTS = 0.02, 8  # of the cost of a run, for its check; and where, at most
 STANDARD_ERRORS = 8
-TWO = "the gradients of two samples at a point are {:.4g} apart and sigma0, sigma1 allow {:.4g}"
-ONE = "the gradient of a sample changes by {:.4g} and L0 + L1 ||grad F|| allows {:.4g} for this way"
+WORDS = {
+    "noise": "the gradients of two samples or batches at a point are {:.4g} apart and sigma0, sigma1 allow {:.4g}",
+    "smooth": "the gradient of a sample changes by {:.4g} and L0 + L1 ||grad F|| allows {:.4g} for this way",
+    "batch": "a sample of its batch is at least {:.4g} from grad F, wherever that is, and sigma0, sigma1 allow {:.4g}",
+}
 LEAST, USUAL, MOST = 128, 256, 1024  # samples at a point; of 16, noise three times as large as stated is not seen
 
 
@@ -114,6 +118,12 @@ def stated(problem: Problem, constants: Constants | None) -> Constants | None:
     return None if room == "normstorm.problems" and file != "user" else constants
 
 
+def of_tests(held: int, beyond: int, place: str) -> Contradictions:
+    """What fresh samples of tests say, of which so many were held to the stated noise (held.py)."""
+    words = f"{place}, where a fresh sample is farther from the others than sigma0, sigma1 or the stated range allow"
+    return Contradictions(held, beyond, 0, words if beyond else "", 0)
+
+
 def run_check(
     problem: Problem, trace: Trace, constants: Constants | None, x1: Tree, x: Tree, algorithm: Any, seen: Any
 ) -> Contradictions | None:
@@ -134,16 +144,16 @@ def steps_check(problem: Problem, algorithm: Any, seeds: Sequence[int], seen: An
     noise, smoothness = (sum(int(row.wrong[kind]) for row in rows) for kind in (0, 1))
     checked, first = sum(int(row.checked) for row in rows), ""
     for seed, row in zip(seeds, rows, strict=True):
-        broken = [one for one in (row.noise, row.smooth) if one.ratio > 1]
+        broken = [kind for kind in WORDS if getattr(row, kind).ratio > 1]
         if broken and not first:
-            one = min(broken, key=lambda closest: int(closest.step))
-            words = TWO if one is row.noise else ONE
-            first = f"in step {int(one.step)} of seed {seed}, where {words.format(one.seen, one.allowed)}"
+            kind = min(broken, key=lambda kind: int(getattr(row, kind).step))
+            one = getattr(row, kind)
+            first = f"in step {int(one.step)} of seed {seed}, where {WORDS[kind].format(one.seen, one.allowed)}"
     found = Contradictions(checked, noise, smoothness, first, 0)
     if found.found:
         return found
     looked = []
-    for kind in ("noise", "smooth"):
+    for kind in WORDS:
         best = int(np.argmax([float(getattr(row, kind).ratio) for row in rows]))
         one = getattr(rows[best], kind)
         if one.ratio > 0 and is_finite((one.x_prev, one.x)):

@@ -11,9 +11,16 @@ and G is at most
     (||grad f(x_{t-1}, s)|| + sigma0)/(1 - sigma1)   where sigma1 < 1,
     U_{t-2} + (L0 + L1 U_{t-2}) d_{t-1}              for a bound U_{t-2} at x_{t-2}, at x_1 that of the constants.
 
-No exact gradient and no probability enter: a step that breaks one of these is a counterexample. A mean over the samples
-of a step obeys them, too; where a step has several, their mean is what is compared. An algorithm that asks no sample at
-two points is held to both lines at once, with its gradients g_t at x_t and G_t = ||grad F(x_t)||:
+No exact gradient and no probability enter: a step that breaks one of these is a counterexample. Means over the samples
+of a step obey the first line, too, and so it is made where a step has several; the second line is made for every
+sample that is asked at both points. Of K > 1 samples at x_t, also of those of step 1, let a_i be the distance of the
+gradient of s_i from their mean and V the mean of a_i^2. Every one of them is compared by
+
+    batch        (a_i + V/a_i)/2 <= sigma0 + sigma1 ||grad F(x_t)||     where a_i^2 >= V
+
+as some sample is at least that far from grad F(x_t), wherever that is (docs/theory/race.md, single samples). An
+algorithm that asks no sample at two points is held to both lines at once, with its gradients g_t at x_t and G_t =
+||grad F(x_t)||:
 
     ||g_t - g_{t-1}|| <= (sigma0 + sigma1 G_t) + (sigma0 + sigma1 G) + (L0 + L1 G) d
 
@@ -33,10 +40,11 @@ import numpy as np
 
 from normstorm._shared.pytrees import STATIC, pytree
 from normstorm.algorithms.core import Algorithm
-from normstorm.algorithms.estimators import Corrected, GradientSample, Momentum
+from normstorm.algorithms.estimators import Corrected, GradientSample, LargeFirstBatch, Momentum, draw_large_batch
 from normstorm.algorithms.filtering import Filtered
-from normstorm.algorithms.geometries import norm
+from normstorm.algorithms.geometries import Stopping, norm
 from normstorm.algorithms.observers import Noted, Trajectory, Watched
+from normstorm.algorithms.restarts import PeriodicRestarts
 from normstorm.random import seed_words, step_key
 from normstorm.theory.constants import Constants
 from normstorm.theory.trajectory import Followed
@@ -45,14 +53,19 @@ from .held import ROUNDING
 
 Tree = Any
 CARE = 4096  # units of roundoff, of gradients and of x, that a comparison leaves to rounding
-KINDS = "noise", "smoothness"
+WITNESSED = (Filtered, Corrected, LargeFirstBatch, Momentum, PeriodicRestarts)
+WITH_KEYS = (Filtered, LargeFirstBatch, PeriodicRestarts)  # beside their samples is the key of a large batch
+MOST_DRAWN = 512  # samples of a step that are looked at again
 
 
 class PairSeen(NamedTuple):
-    """Of step t: the gradients of its sample at x_t and at x_{t-1}."""
+    """Of step t: the mean gradients of its samples at x_t and at x_{t-1}; of single ones the squared distances from
+    their mean at x_t, and of the gradients at both points."""
 
     here: Tree
     there: Tree = None
+    apart: Any = None
+    turned: Any = None
 
 
 class Closest(NamedTuple):
@@ -72,7 +85,7 @@ class Testimony(NamedTuple):
     noted, last, size   notes of the step, the gradient of its samples at x_t, and its length
     bound               what ||grad F(x_t)|| is at most
     step, checked       t, and comparisons made;   wrong   of noise and smoothness that failed
-    noise, smooth       `Closest` of each kind
+    noise, smooth, batch    `Closest` of each kind
     """
 
     noted: PairSeen
@@ -84,12 +97,26 @@ class Testimony(NamedTuple):
     wrong: Any
     noise: Closest
     smooth: Closest
+    batch: Closest
+
+
+class _Kind(NamedTuple):
+    """Comparisons of a chunk: `seen` (steps, samples), what is allowed and which steps have it (steps,), what was
+    closest before, and between which points."""
+
+    seen: Any
+    allowed: Any
+    made: Any
+    old: Closest
+    x_prev: Tree
+    x: Tree
 
 
 @pytree
 @dataclass(frozen=True)
 class Witness:
-    """An observer (`algorithms.observers`) that compares; the run is the same as without it."""
+    """An observer (`algorithms.observers`) that compares; the run is the same as without it, but that the mean of a
+    batch is added up from single samples, which may be rounded otherwise."""
 
     L0: float
     L1: float
@@ -97,6 +124,8 @@ class Witness:
     sigma1: float
     first_gradient: float
     paired: bool = field(metadata=STATIC)
+    single: tuple[int, int] | None = field(default=None, metadata=STATIC)  # samples at x_t, and at both points
+    freezes: bool = field(default=False, metadata=STATIC)  # whether a step of no length is none
     target: ClassVar[None] = None  # it ends no run
 
     def first(self, problem: Any, x: Tree, m: Tree, grads: GradientSample) -> Testimony:
@@ -105,11 +134,31 @@ class Witness:
         none = Closest(zero, jnp.zeros((), jnp.int32), zero, zero, x, x)
         bound = jnp.minimum(jnp.asarray(self.first_gradient, size.dtype), self._local(size))
         noted = PairSeen(grads.g, grads.g if self.paired else None)
-        return Testimony(noted, grads.g, size, bound, none.step + 1, count, jnp.zeros(2, jnp.uint32), none, none)
+        if self.single is not None:
+            apart, turned = (jnp.zeros(n, size.dtype) for n in self.single)
+            noted = noted._replace(apart=apart, turned=turned if self.paired else None)
+        wrong = jnp.zeros(2, jnp.uint32)
+        begun = Testimony(noted, grads.g, size, bound, none.step + 1, count, wrong, none, none, none)
+        return begun if grads.single is None else self._first_batch(grads.single.here, begun, x)
+
+    def _first_batch(self, each: Tree, begun: Testimony, x: Tree) -> Testimony:
+        """The samples of step 1, one by one."""
+        apart, dtype = _apart(each)[None], begun.size.dtype
+        allowed = self.sigma0 + self.sigma1 * begun.bound
+        allowed = allowed * (1 + ROUNDING) + _care(dtype) * (begun.size + 2 * jnp.sqrt(jnp.max(apart)))
+        points = jax.tree.map(lambda leaf: leaf[None], x)
+        kind = _Kind(_needed(apart), allowed[None], jnp.ones(1, bool), begun.batch, points, points)
+        batch, wrong, checked = _closest(kind, begun.step[None])
+        return begun._replace(batch=batch, wrong=begun.wrong.at[0].add(wrong), checked=begun.checked + checked)
 
     def note(self, m_prev: Tree, m: Tree, grads: GradientSample, *weights: Any) -> Testimony:
         state: Testimony = weights[-1]
         noted = PairSeen(grads.g_sub, grads.g_prev) if self.paired else PairSeen(grads.g)
+        if self.single is not None:
+            here, there, others = grads.single  # type: ignore[misc]
+            both = here if others is None else jax.tree.map(lambda *parts: jnp.concatenate(parts), here, others)
+            turned = _each_square(jax.tree.map(jnp.subtract, here, there)) if self.paired else None
+            noted = noted._replace(apart=_apart(both), turned=turned)
         return state._replace(noted=noted)
 
     def follow(
@@ -130,41 +179,44 @@ class Witness:
         now_at, then_at = noted.here, noted.there if self.paired else noted.here
         lasts = jax.tree.map(lambda first, g: jnp.concatenate([first[None], g[:-1]]), state.last, now_at)
         apart = jnp.sqrt(_each_square(jax.tree.map(jnp.subtract, then_at, lasts)))
-        change = jnp.sqrt(_each_square(jax.tree.map(jnp.subtract, then_at, now_at)))
         here = jnp.sqrt(_each_square(now_at))
         there = jnp.concatenate([state.size[None], here[:-1]])
+        if noted.turned is None:
+            change = jnp.sqrt(_each_square(jax.tree.map(jnp.subtract, then_at, now_at)))[:, None]
+        else:
+            change = jnp.sqrt(noted.turned)
         grown = self._grown(state.bound, moved)
         bound = jnp.minimum(grown, self._local(here))
         last = jnp.minimum(jnp.concatenate([state.bound[None], grown[:-1]]), self._local(there))
         near, dtype = moved * self.L1 <= 1, size.dtype
-        care = CARE * float(np.finfo(dtype).eps)
+        care = _care(dtype)
         bend = self.L0 + self.L1 * jnp.minimum(last, bound)
         most = jnp.where(near, bend * (moved + care * jnp.sqrt(_each_square(x))), jnp.inf)
-        rho = self.sigma0 + self.sigma1 * last
-        noisy = 2 * rho if self.paired else rho + self.sigma0 + self.sigma1 * bound + most
+        rho, now_rho = self.sigma0 + self.sigma1 * last, self.sigma0 + self.sigma1 * bound
+        noisy = 2 * rho if self.paired else rho + now_rho + most
         now = jnp.arange(size.shape[0]) < count
-        checked, wrong, closest = state.checked, [], []
-        kinds = (apart, noisy, now, state.noise), (change, most, now & near & (moved > 0), state.smooth)
-        for seen, allowed, made, old in kinds if self.paired else kinds[:1]:
-            allowed = allowed * (1 + ROUNDING) + care * (here + there + change)
-            ratio = jnp.where(made & jnp.isfinite(seen) & (allowed > 0), seen / allowed, 0)
-            over = ratio > 1
-            place = jnp.where(jnp.any(over), jnp.argmax(over), jnp.argmax(ratio))
-            found = Closest(ratio, state.step + 1 + jnp.arange(size.shape[0]), seen, allowed, earlier, x)
-            one = jax.tree.map(lambda a, b, i=place: a[i].astype(b.dtype), found, old)
-            better = (old.ratio <= 1) & (one.ratio > old.ratio)
-            closest.append(jax.tree.map(lambda a, b, which=better: jnp.where(which, a, b), one, old))
-            wrong.append(jnp.sum(over, dtype=jnp.uint32))
-            checked = checked + jnp.sum(made & jnp.isfinite(allowed), dtype=jnp.uint32)
-        noise, smooth = closest if self.paired else (*closest, state.smooth)
+        now = now & (moved > 0) if self.freezes else now
+        lengths = here + there + jnp.max(change, 1)
+        kinds = {"noise": _Kind(apart[:, None], noisy, now, state.noise, earlier, x)}
+        if self.paired:
+            kinds["smooth"] = _Kind(change, most, now & near & (moved > 0), state.smooth, earlier, x)
+        if self.single is not None:
+            lengths = lengths + 2 * jnp.sqrt(jnp.max(noted.apart, 1))
+            kinds["batch"] = _Kind(_needed(noted.apart), now_rho, now, state.batch, x, x)
+        closest: dict[str, Any] = {}
+        checked, wrong = state.checked, state.wrong
+        steps = state.step + 1 + jnp.arange(size.shape[0])
+        for name, kind in kinds.items():
+            kind = kind._replace(allowed=kind.allowed * (1 + ROUNDING) + care * lengths)
+            closest[name], over, compared = _closest(kind, steps)
+            wrong, checked = wrong.at[int(name == "smooth")].add(over), checked + compared
         end = jnp.maximum(count - 1, 0)
         at_end = jnp.where(count > 0, bound[end], state.bound), jnp.where(count > 0, here[end], state.size)
-        wrong = wrong if self.paired else [*wrong, jnp.zeros((), jnp.uint32)]
         last_g = jax.tree.map(lambda g, old: jnp.where(count > 0, g[end], old), now_at, state.last)
         done = state._replace(
             last=last_g, size=at_end[1].astype(dtype), bound=at_end[0].astype(dtype), step=state.step + count
         )
-        return done._replace(checked=checked, wrong=state.wrong + jnp.stack(wrong), noise=noise, smooth=smooth)
+        return done._replace(checked=checked, wrong=wrong, **closest)
 
     def _local(self, size: Any) -> Any:
         """What ||grad F|| is at most where a sample gradient has this length."""
@@ -238,22 +290,80 @@ def witnessed(algorithm: Algorithm, constants: Constants | None) -> Algorithm:
 
     It stands beside the certificate along the run; an observer of another kind is left alone.
     """
-    kind, beside = type(algorithm.estimator), isinstance(algorithm.observer, Trajectory)
+    estimator, beside = algorithm.estimator, isinstance(algorithm.observer, Trajectory)
     known = constants is not None and constants.noise != "mean-square"
-    if not known or (algorithm.watched and not beside) or kind not in (Filtered, Corrected, Momentum):
+    if not known or (algorithm.watched and not beside) or type(estimator) not in WITNESSED:
         return algorithm
     c: Any = constants
-    witness = Witness(c.L0, c.L1, c.sigma0, c.sigma1, c.first_gradient, paired=kind is not Momentum)
-    return replace(algorithm, observer=WatchedByBoth(algorithm.observer, witness) if beside else witness)
+    paired, sizes = not isinstance(estimator, Momentum), _sizes(estimator)
+    if sizes is not None:
+        estimator = replace(estimator, single=True)
+    freezes = isinstance(algorithm.geometry, Stopping)
+    witness = Witness(c.L0, c.L1, c.sigma0, c.sigma1, c.first_gradient, paired, sizes, freezes)
+    watching = WatchedByBoth(algorithm.observer, witness) if beside else witness
+    return replace(algorithm, estimator=estimator, observer=watching)
+
+
+def _sizes(estimator: Any) -> tuple[int, int] | None:
+    """How many samples a step has at x_t, and at both points; None if it is one, which is its own mean."""
+    if isinstance(estimator, PeriodicRestarts):
+        return estimator.S2, estimator.S2
+    return (estimator.K, getattr(estimator, "k", 0)) if estimator.K > 1 else None
 
 
 def drawn_samples(problem: Any, algorithm: Algorithm, seed: int, step: int) -> Tree:
     """The samples of this step once more, and those of the step before, as one batch."""
-    words = jnp.asarray(seed_words([seed])[0])
-    both = [algorithm.draw(problem, step_key(words, jnp.int32(t))) for t in (step, max(step - 1, 2))]
-    if isinstance(algorithm.estimator, Filtered):  # beside them is a key
-        both = [drawn[0] for drawn in both]
-    return jax.tree.map(lambda *parts: jnp.concatenate(parts), *both)
+    words, kind = jnp.asarray(seed_words([seed])[0]), type(algorithm.estimator)
+
+    def drawn(t: int) -> Tree:
+        found = algorithm.draw(problem, step_key(words, jnp.int32(t)))
+        return found[0] if kind in WITH_KEYS else found
+
+    if step > 1:
+        every = [drawn(t) for t in (step, max(step - 1, 2))]
+    elif kind in WITH_KEYS:
+        size = (
+            algorithm.estimator.first * algorithm.estimator.K if kind is Filtered else algorithm.estimator.first_batch
+        )
+        key = algorithm.draw(problem, step_key(words, jnp.int32(1)))[-1]
+        every = [draw_large_batch(problem, key, size)]
+    else:
+        every = [drawn(1)]
+    return jax.tree.map(lambda *parts: jnp.concatenate([part[:MOST_DRAWN] for part in parts]), *every)
+
+
+def _closest(kind: _Kind, steps: Any) -> tuple[Closest, Any, Any]:
+    """The first counterexample or what came closest to one, how many there are, and comparisons made."""
+    seen, allowed, old = kind.seen, kind.allowed[:, None], kind.old
+    valid = kind.made[:, None] & jnp.isfinite(seen)
+    ratio = jnp.where(valid & (allowed > 0), seen / allowed, 0)
+    loudest, sample = jnp.max(ratio, 1), jnp.argmax(ratio, 1)[:, None]
+    over = loudest > 1
+    place = jnp.where(jnp.any(over), jnp.argmax(over), jnp.argmax(loudest))
+    seen_there = jnp.take_along_axis(seen, sample, 1)[:, 0]
+    found = Closest(loudest, steps, seen_there, kind.allowed, kind.x_prev, kind.x)
+    one = jax.tree.map(lambda a, b: a[place].astype(b.dtype), found, old)
+    better = (old.ratio <= 1) & (one.ratio > old.ratio)
+    closest: Closest = jax.tree.map(lambda a, b: jnp.where(better, a, b), one, old)
+    made = jnp.sum(valid & jnp.isfinite(allowed), dtype=jnp.uint32)
+    return closest, jnp.sum(ratio > 1, dtype=jnp.uint32), made
+
+
+def _apart(each: Tree) -> jax.Array:
+    """Squared distances of these gradients from their mean."""
+    return _each_square(jax.tree.map(lambda g: g - jnp.mean(g, 0), each))
+
+
+def _needed(apart: jax.Array) -> jax.Array:
+    """How far some sample of a batch is from any point, as each one says, (..., samples); 0 where one says nothing."""
+    square, few = jnp.mean(apart, -1, keepdims=True), _care(apart.dtype)
+    loud = (apart >= (1 - few) * square) & (apart > 0)  # the loudest one in spite of rounding
+    root = jnp.sqrt(jnp.where(loud, apart, 1))
+    return jnp.where(loud, (root + square / root) / 2, 0 * apart)
+
+
+def _care(dtype: Any) -> float:
+    return CARE * float(np.finfo(dtype).eps)
 
 
 def _each_square(tree: Tree) -> jax.Array:
