@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save as save_tensors
 
+from normstorm import __version__
 from normstorm._shared.checkpoint import load, save
 
 ARRAYS = {"a": np.arange(6.0).reshape(2, 3), "b": np.array([1, 2], np.uint32)}
@@ -57,11 +58,13 @@ def test_another_version(file: Path) -> None:
     header["__metadata__"]["version"] = "99"
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + size :])
-    refused(file, "must have version 6; got version 99")
+    ours = f"normstorm {__version__}"
+    refused(file, f"must have format version 7, that of {ours}; got format version 99, written by {ours}")
 
 
 def test_another_run(file: Path) -> None:
     refused(file, "must belong to this run; its steps is 5, this run's is 6", identity={**IDENTITY, "steps": 6})
+    refused(file, f"(format version 7, written by normstorm {__version__}; this is", identity={"steps": 6})
 
 
 def test_other_arrays(file: Path) -> None:

@@ -18,10 +18,11 @@ from safetensors.numpy import save as save_tensors
 
 from . import files
 from .hashing import content_hash
+from .versions import package_version
 
 Path = str | os.PathLike[str]
 Tree = Any
-VERSION = 6
+VERSION = 7
 FORMAT = "normstorm-run"
 
 
@@ -39,7 +40,8 @@ def save(path: Path, tree: Tree, identity: dict[str, Any]) -> None:
     """Write atomically; `identity` says what is run and must come back unchanged on load."""
     with files.whole():
         text, arrays = json.dumps(identity, sort_keys=True), _named(tree)
-        header = {"format": FORMAT, "version": str(VERSION), "identity": text, "sha256": content_hash(arrays, text)}
+        header = {"format": FORMAT, "version": str(VERSION), "package": package_version(), "identity": text}
+        header["sha256"] = content_hash(arrays, text, header["package"])
         files.write_atomically(path, save_tensors({n: np.ascontiguousarray(a) for n, a in arrays.items()}, header))
 
 
@@ -58,11 +60,14 @@ def load(path: Path, identity: dict[str, Any], like: Tree) -> Tree:
     if header.get("format") != FORMAT:
         raise ValueError(f"checkpoint: {path} must be a file written by a run; it is something else")
     if header.get("version") != str(VERSION):
-        raise ValueError(f"checkpoint: {path} must have version {VERSION}; got version {header.get('version')}")
+        raise ValueError(
+            f"checkpoint: {path} must have format version {VERSION}, that of normstorm {package_version()}; got format "
+            f"version {header.get('version')}{_written_by(header)}"
+        )
     text, expected = header.get("identity", ""), _named(like)
-    if header.get("sha256") != content_hash(arrays, text):
+    if header.get("sha256") != content_hash(arrays, text, header.get("package", "")):
         raise ValueError(f"checkpoint: {path} must be an undamaged file; its checksum does not match")
-    _same_run(path, json.loads(text), json.loads(json.dumps(identity)))
+    _same_run(path, json.loads(text), json.loads(json.dumps(identity)), _written_by(header))
     found, wanted = ({name: (a.shape, a.dtype.str) for name, a in part.items()} for part in (arrays, expected))
     if found != wanted:
         odd = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
@@ -83,10 +88,14 @@ def _read(path: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
         raise ValueError(f"checkpoint: {path} must be an undamaged safetensors file; it cannot be read") from error
 
 
-def _same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any]) -> None:
+def _written_by(header: dict[str, str]) -> str:
+    return f", written by normstorm {header['package']}" if "package" in header else ""
+
+
+def _same_run(path: Path, found: dict[str, Any], wanted: dict[str, Any], written: str) -> None:
     for name in sorted(found.keys() | wanted.keys()):
         if found.get(name) != wanted.get(name):
             raise ValueError(
-                f"checkpoint: {path} must belong to this run; its {name} is {found.get(name)!r}, "
-                f"this run's is {wanted.get(name)!r}"
+                f"checkpoint: {path} must belong to this run; its {name} is {found.get(name)!r}, this run's is "
+                f"{wanted.get(name)!r} (format version {VERSION}{written}; this is normstorm {package_version()})"
             )
