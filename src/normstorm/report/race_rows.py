@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from statistics import median
 from typing import Any
 from urllib.parse import quote
@@ -87,11 +88,15 @@ def seed_rows(found: RunReport) -> list[tuple[str, str, str]]:
     """What was observed at the points of all seeds beside what is certified of them."""
     race, asked = race_of(found), found.request.target
     reached = "" if asked is None else f"target {asked:g}"
-    reaching = sum(bound <= asked for bound in race.bounds) if asked is not None else len(race.bounds)
+    finite = [bound for bound in race.bounds if bound < math.inf]
+    reaching = sum(bound <= asked for bound in finite) if asked is not None else len(finite)
     word, article = ("estimated", "an") if found.result.certificate.sense == "estimated" else ("certified", "a")
     certified = 0 if is_void(found) else reaching
     rows = [(f"seeds with {article} {word} point", f"{certified:,} of {len(race.bounds):,}", reached)]
-    rows.append((f"largest {'void' if is_void(found) else word} bound", round_up(max(race.bounds)), ""))
+    without = len(race.bounds) - len(finite)
+    missing = f"and none for {without:,} of {len(race.bounds):,} seeds" if finite and without else ""
+    largest = round_up(max(finite)) if finite else "there is none"
+    rows.append((f"largest {'void' if is_void(found) else word} bound", largest, missing))
     if race.norms is not None:
         rows.append(("largest ||grad F(x)||, exact", round_up(max(race.norms)), "at most its bound, each"))
         rows.append(
@@ -104,7 +109,8 @@ def tiles(found: RunReport) -> list[Pair]:
     race, result = race_of(found), found.result
     mark = ", an estimate" if result.certificate.sense == "estimated" else ""
     mark = ", void" if is_void(found) else mark
-    found_ = [(f"||grad F(x)|| is at most{mark}", round_up(result.certificate.upper_bound))]
+    bound = result.certificate.upper_bound
+    found_ = [(f"||grad F(x)|| is at most{mark}", round_up(bound) if bound < math.inf else "unknown")]
     if result.value is not None:
         found_.append(("F(x)", f"{result.value.value:.6g}"))
     found_.append(("sample gradients", f"{race.cost:,}"))
