@@ -10,7 +10,7 @@ limits    beside them: the cheapest search to half of the target, by exact gradi
           rows if they are fewer
 splits    with a budget: what is certified by the rule, over what fixed parts of the budget for the search give
 rules     with a target: the cost where tests begin at other heights of the error bar
-watch     how much longer steps take where every sample is held to stated constants, for one seed and for 32
+watch     how much longer steps of 1, 8 and 32 samples take where each is held to stated constants, for one seed and 32
 
 Prints rows as they are found, keeps those that are not measured now, writes all with the date and the kind of machine,
 and puts tables into docs/race.md.
@@ -60,6 +60,7 @@ SPLIT = ("quadratic", "exp-quad", "noisy-valley", "double-well", "quartic-sum")
 BUDGET, FIXED = 20_000, (0.05, 0.1, 0.2, 0.3, 0.4, 0.5)
 RULED, HEIGHTS = ("quadratic", "quartic-sum", "double-well", "noisy-valley", "cosh-cosine"), (0.7, 0.85, 1.0, 1.2, 1.5)
 WATCHED, TURNS = ("quadratic", "noisy-valley", "dro-regression", "logistic-nonconvex"), 5
+BATCHES = (1, 8, 32)
 LONGEST = 3_000_000  # steps of a search whose gradients nobody counts
 
 
@@ -175,16 +176,14 @@ def watch() -> Iterator[dict[str, Any]]:
     """Medians of turns that alternate, as the machine may have other work."""
     for name in WATCHED:
         problem = get(name)
-        plain = kalman_storm()
-        forms = plain, witnessed(plain, problem.constants(None, "almost-sure"))
-        for seeds, steps in ((1, 50_000), (32, 5_000)):
-            times = np.array([[seconds(problem, form, seeds, steps) for form in forms] for _ in range(TURNS)])
-            ratio = float(np.median(times[:, 1] / times[:, 0]))
-            yield {
-                "problem": name,
-                "width": seeds,
-                "microseconds": float(np.median(times[:, 0])) / steps * 1e6,
-            } | {"watched": ratio}
+        for K in BATCHES:
+            plain = kalman_storm(K=K)
+            forms = plain, witnessed(plain, problem.constants(None, "almost-sure"))
+            for seeds, steps in ((1, 20_000), (32, 2_000)):
+                times = np.array([[seconds(problem, form, seeds, steps) for form in forms] for _ in range(TURNS)])
+                ratio = float(np.median(times[:, 1] / times[:, 0]))
+                row = {"problem": name, "K": K, "width": seeds, "watched": ratio}
+                yield row | {"microseconds": float(np.median(times[:, 0])) / steps * 1e6}
 
 
 def seconds(problem: Any, algorithm: Any, seeds: int, steps: int) -> float:
@@ -195,8 +194,8 @@ def seconds(problem: Any, algorithm: Any, seeds: int, steps: int) -> float:
     return time.perf_counter() - begun
 
 
-def identity(row: dict[str, Any]) -> tuple[str, float]:
-    return row["problem"], row.get("part", row.get("width", 0.0))
+def identity(row: dict[str, Any]) -> tuple[str, float, int]:
+    return row["problem"], row.get("part", row.get("width", 0.0)), row.get("K", 0)
 
 
 def main() -> None:
