@@ -193,6 +193,9 @@ class Trajectory:
             alpha, moved, size, head, jnp.zeros((), size.dtype) if noted.tail is None else noted.tail, noted.rest
         )
 
+        # Not in the loop, where XLA would compute it again wherever it is used.
+        grown = None if self.settled is None or alpha.ndim else trajectory.growth(jnp, alpha, size[:n])
+
         def block(j: Any, followed: Followed) -> Followed:
             def part(values: Any) -> Any:
                 return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, j * n, n, 0) if v.ndim else v, values)
@@ -201,7 +204,7 @@ class Trajectory:
 
             def once(_: Any, followed: Followed) -> Followed:
                 after = trajectory.follow_block(
-                    jnp, fixed, self.cut, self.closure, known, followed, mine, steps, self.settled
+                    jnp, fixed, self.cut, self.closure, known, followed, mine, steps, self.settled, grown
                 )
                 return _cast(after, size.dtype)
 

@@ -18,6 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.jax_internals import apart
 from normstorm._shared.validate import ABOVE_ZERO, parameter, whole
 from normstorm.random import numbers
 
@@ -26,9 +27,8 @@ from .base import STATIC, Certified, dot, margin, pytree, raised
 PART = ABOVE_ZERO._replace(words="in (0, 1]")
 PHI = math.sqrt(2 * math.pi * math.e)  # sup Phi
 FLAT = (9 - 33**0.5) / 4, (9 + 33**0.5) / 4  # s where Psi'' is extreme
-BENDS = [((1 + s**-0.5) / 2, 8 * math.e * abs(2 * s**3 - 3 * s**2) * math.exp(-s)) for s in FLAT]  # t and |Psi''| there
-PEAK = (1 + 1.5**-0.5) / 2, math.sqrt(54 / math.e)  # t and Psi' where that is largest
-PSI2 = max(value for _, value in BENDS)
+PSI2 = max(8 * math.e * abs(2 * s**3 - 3 * s**2) * math.exp(-s) for s in FLAT)
+PEAK = math.sqrt(54 / math.e)  # sup Psi'
 LIPSCHITZ = math.e + PHI * PSI2 + 2 * math.sqrt(54)
 LARGEST = math.exp(1.5)
 GATED = math.hypot(math.sqrt(54), LARGEST * math.exp(-1 / 8) / 2 + 4 * LARGEST)
@@ -62,13 +62,16 @@ class Chain(Certified):
     where t e^(-t^2/2) increases); the second lives on k >= i and is at most 4 e^(3/2), as q is 4-Lipschitz. So h is
     Lh-Lipschitz with Lh = hypot(sqrt 54, e^(3/2) (4 + e^(-1/8)/2)) < 21.3. L0 = L0F + m Lh (3A), L0^2 = L0F^2 + Lh^2
     (1 - p)/p (3B), as the cross term has mean zero. A rotation changes no length.
-    **Range**, for about the price of a gradient. There are two samples: they differ by h/p, so spread = ||h||/(2 p) (0
-    if p = 1), exact. On the way to y each coordinate of U'x keeps its size within [low, high] = |.| -+ radius. There
-    Psi <= Psi(high), Phi' <= Phi'(low), Phi <= sqrt(2 pi e) min(1/2 + high/sqrt(2 pi), 1); Psi', |Psi''| and |Phi''|
-    are at most their peaks, if these lie in between, and else the larger end. Gershgorin's circles with these numbers
-    bound the Hessian of F. Row i of the Jacobian of h counts if q_i dF/dx_i can be other than 0 on the way (low_k < 1/2
-    for all k >= i, and high_{i-1} > 1/2 or i = 1), and grad q_i if some high_k > 1/4, k >= i. change = radius (||H_F||
-    + m Lh) with these two.
+    **Range**, for less than the price of a gradient. There are two samples: they differ by h/p, so spread = ||h||/(2 p)
+    (0 if p = 1), exact but where Psi is below 1e-18. Its one coordinate comes after the last k with |x_k| >= 1/2, or is
+    the first. On the way to y each coordinate of U'x keeps its size within [low, high] = |.| -+ radius. There Psi <=
+    Psi(high), Phi' <= Phi'(low), Phi <= sqrt(2 pi e) min(1/2 + high/sqrt(2 pi), 1) and |Phi''| <= min(high Phi'(low),
+    1). Psi' grows until s = 3/2 and |Psi''| until their first extreme s: if high lies before it, they are largest
+    there. Else Psi' <= 4 u^-3 Psi(high) and |Psi''| <= 8 s^2 |2 s - 3| Psi(high), u and s at low, where |2 s - 3| is
+    the larger one of both ends; and both are at most their peaks. Gershgorin's circles with these numbers bound the
+    Hessian of F. Row i of the Jacobian of h counts if q_i dF/dx_i can be other than 0 on the way (low_k < 1/2 for all
+    k >= i, and high_{i-1} > 1/2 or i = 1), and grad q_i if some high_k > 1/4, k >= i. change = radius (||H_F|| + m Lh)
+    with these two.
     """
 
     rotation: np.ndarray
@@ -102,7 +105,7 @@ class Chain(Certified):
     def range(self, x: jax.Array, radius: Any) -> tuple[jax.Array, jax.Array]:
         y = dot(jnp.asarray(self.rotation, x.dtype).T, x)
         size = jnp.linalg.norm(x)
-        h = jnp.linalg.norm(_grad(y) * gate(y)) + margin(x) * (GATED * size + LARGEST)
+        h = _revealed(jnp.abs(y)) + margin(x) * (GATED * size + LARGEST)
         shift = radius + margin(x) * (1 + size)
         low, high = jnp.maximum(jnp.abs(y) - shift, 0), jnp.abs(y) + shift
         curve, gated = _steepest(low, high)
@@ -156,34 +159,43 @@ def _grad(y: jax.Array) -> jax.Array:
     return -pushed - jnp.concatenate([pulling, jnp.zeros(1, y.dtype)])
 
 
+def _revealed(size: jax.Array) -> jax.Array:
+    """||h|| for |y_i|: that of the coordinate after the last one that is not below 1/2, see Chain."""
+    i = jnp.arange(size.size)
+    last = jnp.max(jnp.where(size >= 0.5, i, -1))
+    beyond = jnp.where(i > last, size, 0)
+    climbed = jnp.sqrt(jnp.sum(jnp.maximum(4 * beyond - 1, 0) ** 2))  # nothing beyond is 1/2 or more
+    reached, here = (jnp.sum(jnp.where(i == place, size, 0)) for place in (last, last + 1))
+    s = jnp.where(last < 0, 1, jnp.maximum(2 * reached - 1, 0.15) ** -2)
+    h = math.sqrt(math.e) * jnp.exp(1 - s - here**2 / 2) * jnp.maximum(1 - climbed, 0)
+    return jnp.where(last < size.size - 1, h, 0)
+
+
 def _steepest(low: jax.Array, high: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Bounds of ||H_F|| and of the Jacobian of h where |y_i| lies in [low_i, high_i]; see Chain."""
 
-    def parts(t: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array, jax.Array, jax.Array]:
-        """Psi, Psi', |Psi''|, Phi' and |Phi''|; u from .05 on, below which Psi and its slopes are below 1e-160."""
-        s = jnp.maximum(2 * t - 1, 0.05) ** -2
-        psi, phi = jnp.exp(1 - s), _phi(t)
-        return psi, 4 * s**1.5 * psi, 8 * s**2 * jnp.abs(2 * s - 3) * psi, phi, t * phi
+    def parts(low: jax.Array, high: jax.Array) -> tuple[jax.Array, ...]:
+        """Psi, Psi', |Psi''| and Phi'; u from .15 on, below which Psi and its slopes are below 1e-12."""
+        near, far = (1 / jnp.maximum(2 * t - 1, 0.15) for t in (low, high))
+        least = far * far
+        psi, slower = jnp.exp(1 - least), jnp.where(least >= 1.5, far, near)
+        s = jnp.where(least >= FLAT[1], far, near) ** 2
+        bend = 8 * s * s * jnp.maximum(2 * s - 3, 3 - 2 * least) * psi
+        return psi, jnp.minimum(4 * slower**3 * psi, PEAK), jnp.minimum(bend, PSI2), _phi(low)
 
-    def largest(a: jax.Array, b: jax.Array, *peaks: tuple[float, float]) -> jax.Array:
-        found = jnp.maximum(a, b)
-        for t, value in peaks:
-            found = jnp.where((low <= t) & (t <= high), jnp.maximum(found, value), found)
-        return found
-
-    (_, slope_a, bend_a, phi, phi_a), (psi, slope_b, bend_b, _, phi_b) = parts(low), parts(high)
-    slope, bend = largest(slope_a, slope_b, PEAK), largest(bend_a, bend_b, *BENDS)
-    phi_slope = largest(phi_a, phi_b, (1, 1))
-    one, none = jnp.ones_like(low[:1]), jnp.zeros_like(low[:1])
-    before = jnp.concatenate([one, psi[:-1]])
-    off = jnp.concatenate([none, slope[:-1] * phi[1:], none])
-    ahead = PHI * jnp.concatenate([bend[:-1] * jnp.minimum(0.5 + high[1:] / math.sqrt(2 * math.pi), 1), none])
-    curve = jnp.max(before * phi_slope + ahead + off[:-1] + off[1:])
+    psi, slope, bend, phi = apart(parts, low, high)
+    phi_slope = jnp.minimum(high * phi, 1)
+    beside = slope[:-1] * phi[1:]
+    below = psi[:-1] * phi_slope[1:] + beside  # of row i + 1, what x_i does to it
+    above = PHI * bend[:-1] * jnp.minimum(0.5 + high[1:] / math.sqrt(2 * math.pi), 1) + beside
+    ends = jnp.maximum(phi_slope[0] + above[0], below[-1])
+    curve = jnp.max(below[:-1] + above[1:], initial=0.0)
     i = jnp.arange(low.size)
-    closed = (i <= jnp.max(jnp.where(low >= 0.5, i, -1))) | ((i > 0) & (jnp.concatenate([one, high[:-1]]) <= 0.5))
-    moves = i <= jnp.max(jnp.where(high > 0.25, i, -1))
-    row = jnp.hypot(off[:-1], before * (phi_slope + jnp.where(moves, 4 * phi, 0)))
-    return curve, jnp.max(jnp.where(closed, 0, row))
+    last, moves = (jnp.max(jnp.where(which, i, -1)) for which in (low >= 0.5, high > 0.25))
+    steep = phi_slope + jnp.where(i <= moves, 4 * phi, 0)
+    open_ = (i[1:] > last) & (high[:-1] > 0.5)
+    rows = jnp.where(open_, beside**2 + (psi[:-1] * steep[1:]) ** 2, 0)
+    return jnp.maximum(curve, ends), jnp.sqrt(jnp.maximum(jnp.max(rows), jnp.where(last < 0, steep[0] ** 2, 0)))
 
 
 def _psi(t: jax.Array) -> jax.Array:

@@ -228,15 +228,18 @@ class CoshCosine:
         """The two parts of h'' on the way are bounded apart, from above and from below.
 
         That of cosh has the mean c [sinh(c (x + t)) - sinh(c x)]/t <= c^2 cosh(c (|x| + d/2)) sinh(c d/2)/(c d/2), and
-        is at least c^2 cosh at the nearest point to 0. With the angle q in [0, pi] for which cos q = cos(b x), the
-        cosine lies between cos(min(q + b d, pi)) and cos(max(q - b d, 0)). What b x may have lost widens that.
+        is at least c^2 (1 + v^2/2), v = c |.| at the nearest point to 0. All of c |x| comes from the sine that the
+        gradient needs, too. cos(b y), |y - x| <= d, is cos(b x) up to |sin(b x)| b d + (b d)^2/2. What b x may have
+        lost widens that.
         """
         c, a, b, size = self.c, self.a, self.b, jnp.abs(x)
         half, turn = c * radius / 2, b * (radius + margin(x) * (1 + size))
-        q = jnp.abs(b * x - 2 * math.pi * jnp.round(b * x / (2 * math.pi)))
-        most = c**2 * jnp.cosh(c * size + half) * jnp.where(half > 0, jnp.sinh(half) / jnp.where(half > 0, half, 1), 1)
-        least = c**2 * jnp.cosh(c * jnp.maximum(size - radius, 0))
-        low, high = jnp.cos(jnp.minimum(q + turn, math.pi)), jnp.cos(jnp.maximum(q - turn, 0))
+        sine, grown = jnp.abs(jnp.sinh(c * x)), jnp.sinh(half)
+        cosh = jnp.sqrt(1 + sine**2) * jnp.cosh(half) + sine * grown
+        most = c**2 * cosh * jnp.where(half > 0, grown / jnp.where(half > 0, half, 1), 1)
+        least = c**2 * (1 + (c * jnp.maximum(size - radius, 0)) ** 2 / 2)
+        middle, apart = jnp.cos(b * x), turn * (jnp.abs(jnp.sin(b * x)) + turn / 2)
+        low, high = jnp.maximum(middle - apart, -1), jnp.minimum(middle + apart, 1)
         steepest = jnp.max(jnp.maximum(most - a * b**2 * low, a * b**2 * high - least))
         return radius * raised(x, steepest, a * b**2 + jnp.max(most))
 

@@ -17,8 +17,8 @@ FORGETS = 0.01  # the least weight of the last step in the running mean of squar
 SURELY = 0.9  # lam w r from which on a step is not observed but pays its range; nearer to 1, rounding would count
 STEP_ROUNDING = 4  # units for the few operations of one step
 BLOCK = 64  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
-LEAST_BLOCKS = 64
-SHORTER = 4  # times shorter, and half as many at most, where ranges come from what was certified before
+LEAST_BLOCKS = 128
+SHORTER = 2  # times shorter, and half as many at most, where ranges come from what was certified before
 SLACK = 1.15  # ranges in a block may be so many times those of its first step
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 
@@ -79,19 +79,25 @@ def contraction(xp: Any, share: Any) -> Any:
     return xp.minimum(CONTRACTION * log, share)
 
 
-def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any) -> Any:
+def growth(xp: Any, a: Any, like: Any) -> Any:
+    """By how much w may grow until each step of a block, (n,), if all have the weight a; a little less."""
+    count = xp.arange(1, like.shape[0] + 1)
+    return (1 - GUARD * unit_of(xp, like) * count) * xp.exp(-xp.log1p(-xp.minimum(a, 0.5)) * count)
+
+
+def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any, grown: Any = None) -> Any:
     """w_s = min(1/a_s, w_{s-1}/(1 - a_s)), but at most twice w_{s-1}, for all steps at once.
 
     That is the smallest of w_t and of 1/a_j, j <= s, each divided by all 1 - a_i that came since. With `settled` in the
-    place of all 1/a_j it is known before the run, if a_s is the same in every step, or w_1 is `settled`.
+    place of all 1/a_j it is known before the run, if a_s is the same in every step, or w_1 is `settled`; `grown` is
+    then `growth`, if that was computed before.
     """
-    count, once = xp.arange(1, like.shape[0] + 1), -xp.log1p(-xp.minimum(a, 0.5))
-    guarded = 1 - GUARD * unit_of(xp, like) * count
     if settled is not None:
-        return xp.minimum(settled, guarded * old.w * xp.exp(once * count))
-    grown = running_sums(xp, once)
-    known = -running_maxima(xp, one_step_later(xp, -xp.log(old.w), xp.log(a) + grown))
-    return xp.minimum(1 / a, guarded * xp.exp(grown + known))
+        return xp.minimum(settled, old.w * (growth(xp, a, like) if grown is None else grown))
+    guarded = 1 - GUARD * unit_of(xp, like) * xp.arange(1, like.shape[0] + 1)
+    total = running_sums(xp, -xp.log1p(-xp.minimum(a, 0.5)))
+    known = -running_maxima(xp, one_step_later(xp, -xp.log(old.w), xp.log(a) + total))
+    return xp.minimum(1 / a, guarded * xp.exp(total + known))
 
 
 def block_length(steps: int, stated: bool = True) -> int:
@@ -121,11 +127,18 @@ class Terms(NamedTuple):
 
 
 def block_terms(
-    xp: Any, fixed: Instances, cut: Layout, ranges: Ranges, old: Followed, seen: Observed, settled: Any
+    xp: Any,
+    fixed: Instances,
+    cut: Layout,
+    ranges: Ranges,
+    old: Followed,
+    seen: Observed,
+    settled: Any,
+    grown: Any = None,
 ) -> Terms:
     """Of every step from what is known before its samples are: numbers of the block from those of its first step."""
     a, unit = seen.alpha, STEP_ROUNDING * unit_of(xp, seen.size)
-    w = weights_of_errors(xp, old, a, settled, seen.size)
+    w = weights_of_errors(xp, old, a, settled, seen.size, grown)
     w_prev = one_step_later(xp, old.w, w)
     # w_{s-1} - (1 - a_s) w_s without cancellation, rounded down: a smaller theta is as true.
     theta = xp.maximum(w_prev - w + a * w - unit * (abs(w_prev - w) + a * w), 0.0)
@@ -167,16 +180,17 @@ def follow_block(
     seen: Observed,
     count: Any,
     settled: Any = None,
+    grown: Any = None,
 ) -> Followed:
     """After the first `count` >= 1 steps of a block; what is given of the others does not matter.
 
     Ranges come from constants, from the problem, or both. `settled` is the w that is kept once it is reached, if that
-    is known before the run.
+    is known before the run, and `grown` the `growth` until then, if it was computed before.
     """
     n = seen.size.shape[0]
     known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved, n)]
     known = known if stated is None else [*known, stated]
-    terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, settled)
+    terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, settled, grown)
     a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
     rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(n)
 

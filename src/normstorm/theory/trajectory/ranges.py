@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 from .bound import Followed, errors, last_error, last_weight, unit_of
-from .instances import Closure, Instances
+from .instances import TINY, Closure, Instances
 from .steps import at_first, first_place, running_sums
 
 
@@ -36,7 +36,12 @@ def from_constants(xp: Any, c: Closure, fixed: Instances, followed: Followed, mo
     near = followed.size + last_error(xp, fixed, followed)
     g = xp.minimum(xp.where(low < math.inf, low, math.inf), near + first * (c.L0 + c.L1 * near))
     later = xp.maximum(path - first, 0.0)
-    g = g + later * xp.exp(c.L1 * later) * (c.L0 + c.L1 * g)
+    if moved.ndim:
+        grows = xp.exp(c.L1 * later)
+    else:  # the last one is known, and an exponential lies below its chord
+        last = (n - 1) * first
+        grows = 1 + later * (xp.expm1(c.L1 * last) / xp.maximum(last, TINY))
+    g = g + later * grows * (c.L0 + c.L1 * g)
     up = 1 + fixed.units * unit_of(xp, moved)
     noise = up * (c.sigma0 + xp.where(c.sigma1 > 0, c.sigma1 * g, 0.0))
     change = up * moved * (c.L0 + xp.where(c.L1 > 0, c.L1 * g, 0.0))
