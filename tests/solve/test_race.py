@@ -225,7 +225,9 @@ def test_allowances() -> None:
     promise = promised(True)
     found = allowance_of(40, 1.0, None, 0.1, promise, 0.5, 12)
     assert found.search + found.tests <= max(0.5 * promise.cost, 12 + 0.25 * promise.cost)
-    assert allowance_of(40, None, 1000, 0.1, None, 1.0, 12) == Allowance(None, 0.1, 960, 40)
+    two_passes = allowance_of(40, None, 1000, 0.1, None, 1.0, 12)  # one over the end of the search, one over its start
+    assert two_passes == Allowance(None, 0.1, 920, 80)
+    assert allowance_of(400, None, 1000, 0.1, None, 1.0, 12) == Allowance(None, 0.1, 600, 400)
     assert allowance_of(400, None, 500, 0.1, None, 1.0, 12) == Allowance(None, 0.1, 250, 250)
     assert sum(allowance_of(None, 1.0, None, 0.1, None, 1.0, 12)[2:]) == 10**6
     assert math.isclose(sum(allowance_of(10**6, 1.0, None, 0.1, None, 1.0, 12)[2:]), 10**8)
