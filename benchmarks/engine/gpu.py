@@ -183,7 +183,7 @@ def ordinary(repeats: int) -> list[dict[str, Any]]:
 
 
 def _against(contenders: dict[str, Contender], problem: Any, seeds: int, repeats: int) -> dict[str, Any]:
-    steps = int(min(60_000, max(512, 300 * SECONDS / seconds(naive, problem, seeds, 300, 1))))
+    steps = int(min(60_000, max(512, 300 * SECONDS / seconds(naive, problem, seeds, 300, 3))))
     taken = {name: seconds(contender, problem, seeds, steps, repeats) for name, contender in contenders.items()}
     rates = {name: seeds * steps / took for name, took in taken.items()}
     return {"steps": steps, "seed_steps_per_second": rates, "plain over naive": rates["plain"] / rates["naive"]}

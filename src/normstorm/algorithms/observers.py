@@ -194,7 +194,7 @@ class Trajectory:
         )
 
         # Not in the loop, where XLA would compute it again wherever it is used.
-        grown = None if self.settled is None or alpha.ndim else trajectory.growth(jnp, alpha, size[:n])
+        grown = None if self.settled is None or alpha.ndim else trajectory.growth_of_weights(jnp, alpha, size[:n])
 
         def block(j: Any, followed: Followed) -> Followed:
             def part(values: Any) -> Any:

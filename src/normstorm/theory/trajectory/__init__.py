@@ -23,7 +23,7 @@ Departures: psi(x) = -log(1 - x) - x is replaced by x^2/2 + x^3/(3 (1 - x)), whi
 event for the linear and the quadratic part, by Hoelder's inequality; the same centre for all pieces of a step.
 """
 
-from .blocks import Observed, block_length, block_terms, follow_block, follow_first_step, growth
+from .blocks import Observed, block_length, block_terms, follow_block, follow_first_step, growth_of_weights
 from .bound import Followed, average_bound, errors, last_weight
 from .instances import (
     QUIETER,
@@ -56,7 +56,7 @@ __all__ = [
     "follow_first_step",
     "from_constants",
     "from_problem",
-    "growth",
+    "growth_of_weights",
     "instances",
     "last_weight",
     "layout",

@@ -79,7 +79,7 @@ def contraction(xp: Any, share: Any) -> Any:
     return xp.minimum(CONTRACTION * log, share)
 
 
-def growth(xp: Any, a: Any, like: Any) -> Any:
+def growth_of_weights(xp: Any, a: Any, like: Any) -> Any:
     """By how much w may grow until each step of a block, (n,), if all have the weight a; a little less."""
     count = xp.arange(1, like.shape[0] + 1)
     return (1 - GUARD * unit_of(xp, like) * count) * xp.exp(-xp.log1p(-xp.minimum(a, 0.5)) * count)
@@ -90,10 +90,10 @@ def weights_of_errors(xp: Any, old: Followed, a: Any, settled: Any, like: Any, g
 
     That is the smallest of w_t and of 1/a_j, j <= s, each divided by all 1 - a_i that came since. With `settled` in the
     place of all 1/a_j it is known before the run, if a_s is the same in every step, or w_1 is `settled`; `grown` is
-    then `growth`, if that was computed before.
+    then `growth_of_weights`, if that was computed before.
     """
     if settled is not None:
-        return xp.minimum(settled, old.w * (growth(xp, a, like) if grown is None else grown))
+        return xp.minimum(settled, old.w * (growth_of_weights(xp, a, like) if grown is None else grown))
     guarded = 1 - GUARD * unit_of(xp, like) * xp.arange(1, like.shape[0] + 1)
     total = running_sums(xp, -xp.log1p(-xp.minimum(a, 0.5)))
     known = -running_maxima(xp, one_step_later(xp, -xp.log(old.w), xp.log(a) + total))
@@ -185,7 +185,7 @@ def follow_block(
     """After the first `count` >= 1 steps of a block; what is given of the others does not matter.
 
     Ranges come from constants, from the problem, or both. `settled` is the w that is kept once it is reached, if that
-    is known before the run, and `grown` the `growth` until then, if it was computed before.
+    is known before the run, and `grown` the `growth_of_weights` until then, if it was computed before.
     """
     n = seen.size.shape[0]
     known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved, n)]
