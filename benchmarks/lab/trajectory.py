@@ -222,35 +222,42 @@ def attack(s: Setting, fixed: Any, known: Any, cut: Layout, runs: int, seed: Any
         return after, (seen, stated(spread, change), d, w.error, length(w.x))
 
     def together(w: Walk, given: Any) -> Any:
-        after, (seen, local, d, error, gradient) = jax.lax.scan(step, w, given)
-        old, count = w.followed, given[0].shape[0]
-        new = tr.follow_block(jnp, fixed, cut, closure, local, old, seen, count, settled)
-        known = tr.smallest(jnp, [tr.from_constants(jnp, closure, fixed, old, seen.moved, count), local])
-        terms = tr.block_terms(jnp, fixed, cut, known, old, seen, settled)
+        after, rows = jax.lax.scan(step, w, given)
+        n = given[0].shape[0]
+        end, after = w.followed.t + n, after._replace(followed=w.followed)
 
-        def event(logs: Any, given: Any) -> Any:
-            """What was paid for squares, against what they stand for."""
-            place, here, weight, pieces, error = given
-            e, gained = weight * (1 - here.alpha) * error[None] + jnp.zeros((J, 1)), jnp.zeros(J)
-            for piece in pieces:
-                root = jnp.sqrt(jnp.sum(e * e, 1) + terms.p**2)
-                gained += weight * (e @ piece) / root + weight**2 / (2 * terms.p) * jnp.sum(piece * piece)
-                e = e + weight * piece
-            gained -= terms.of_squares * weight**2 * (here.head + here.tail)
-            counts = terms.observes & (place < terms.good)  # else it paid its range
-            logs = logs + jnp.where(counts, gained / (1 / fixed.lam + fixed.B), 0.0)
-            return logs, logs
+        def part(w: Walk) -> Walk:
+            """Until ranges grow: a part of the block, from where the last one ended."""
+            old, done = w.followed, (n - (end - w.followed.t)).astype(int)
+            seen, local, d, error, gradient = jax.tree.map(lambda v: jnp.roll(v, -done, 0), rows)
+            new = tr.follow_block(jnp, fixed, cut, closure, local, old, seen, n - done, settled, least=tr.SHORTEST)
+            known = tr.smallest(jnp, [tr.from_constants(jnp, closure, fixed, old, seen.moved, n), local])
+            terms = tr.block_terms(jnp, fixed, cut, known, old, seen, settled)
+            taken = jnp.arange(n) < new.t - old.t
 
-        logs, every = jax.lax.scan(event, w.logs, (jnp.arange(count), seen, terms.w, d, error))
-        return check(
-            after._replace(
+            def event(logs: Any, given: Any) -> Any:
+                """What was paid for squares, against what they stand for."""
+                place, here, weight, pieces, error = given
+                e, gained = weight * (1 - here.alpha) * error[None] + jnp.zeros((J, 1)), jnp.zeros(J)
+                for piece in pieces:
+                    root = jnp.sqrt(jnp.sum(e * e, 1) + terms.p**2)
+                    gained += weight * (e @ piece) / root + weight**2 / (2 * terms.p) * jnp.sum(piece * piece)
+                    e = e + weight * piece
+                gained -= terms.of_squares * weight**2 * (here.head + here.tail)
+                counts = terms.observes & (place < terms.good) & taken[place]  # else it paid its range
+                logs = logs + jnp.where(counts, gained / (1 / fixed.lam + fixed.B), 0.0)
+                return logs, logs
+
+            logs, every = jax.lax.scan(event, w.logs, (jnp.arange(n), seen, terms.w, d, error))
+            return w._replace(
                 followed=new,
-                gradients=w.gradients + jnp.sum(terms.theta * gradient),
-                errors=w.errors + jnp.sum(terms.theta * length(error)),
+                gradients=w.gradients + jnp.sum(jnp.where(taken, terms.theta * gradient, 0.0)),
+                errors=w.errors + jnp.sum(jnp.where(taken, terms.theta * length(error), 0.0)),
                 logs=logs,
                 broken=w.broken.at[2:].max(jnp.any(every >= jnp.log(1 / DELTA), 0)),
             )
-        ), None
+
+        return check(jax.lax.while_loop(lambda w: w.followed.t < end, part, after)), None
 
     def one(key: Any) -> Any:
         keys = jax.random.split(key, HORIZON)

@@ -98,12 +98,13 @@ def test_what_is_false_on_the_way_of_a_plan_is_found() -> None:
 
 def each(problem, x, rows):
     """Gradients of single samples."""
-    return np.stack([np.asarray(problem.grad(x, row[None])) for row in rows])
+    return np.asarray(jax.vmap(lambda row: problem.grad(x, row[None]))(rows))
 
 
 def path(problem, algorithm, seed: int, steps: int):
     """x_t, and the gradients of all samples of step t at x_t and of the first k at x_{t-1}, by plain steps."""
     words, x, k = seed_words([seed])[0], jnp.asarray(START), algorithm.estimator.k
+    step = jax.jit(lambda state, drawn, t: algorithm.step(problem, state, drawn, t)[0])
     drawn = algorithm.draw(problem, step_key(words, 1))
     first = draw_large_batch(problem, drawn[1], 3 * algorithm.estimator.K)
     state, _ = algorithm.first(problem, x, drawn)
@@ -113,7 +114,7 @@ def path(problem, algorithm, seed: int, steps: int):
         points.append(np.asarray(state.x))
         here.append(each(problem, state.x, drawn[0]))
         there.append(each(problem, state.x_prev, drawn[0][:k]))
-        state, _ = algorithm.step(problem, state, drawn, t)
+        state = step(state, drawn, t)
     return points, here, there
 
 
@@ -202,9 +203,8 @@ def test_single_samples_of_a_batch_tell_what_its_mean_does_not(make, kind) -> No
                 seen = jax.tree.map(lambda leaf: np.asarray(leaf)[0], stages.observed)
                 assert bool(seen.wrong[int(smooth)]) == wrong and not seen.wrong[1 - int(smooth)]
                 assert seen.noise.ratio < 1  # means say nothing
-            batches = kalman_storm(K=32) if kind == "Filtered" else None
-            if smooth and batches is not None:
-                points, here, there = path(problem, batches, 3, 30)
+            if smooth and kind == "Filtered":
+                points, here, there = path(problem, make(), 3, 30)
                 turns = [
                     np.linalg.norm((h[: len(p)] - p).mean(axis=0)) for h, p in zip(here[1:], there[1:], strict=True)
                 ]

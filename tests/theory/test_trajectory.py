@@ -77,8 +77,11 @@ def test_the_radius_of_a_whole_step(one, other, a, change, spread):
     assert (1 - a) * change / math.sqrt(cut.pairs) + a * spread / math.sqrt(cut.fresh) >= math.sqrt(parts) * (1 - 1e-12)
 
 
-def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alone=False, w1=5.0):
-    """A random history through the formulas, and through the slow ones piece by piece; the bounds at the end."""
+def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alone=False, w1=5.0, grows=1.0):
+    """A random history through the formulas, and through the slow ones piece by piece; the bounds at the end.
+
+    If ranges grow, blocks may end early: the slow ones are told where.
+    """
     rng = np.random.default_rng(seed)
     fixed = ours.instances(scale, scale, 0.2, 12, 0.1, CUT)
     more = {"settled": 5.0, "length": 1 if alone else 5} if closure else {}  # all steps have the weight 1/5
@@ -107,10 +110,10 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alo
     size = np.float64(math.hypot(*m))
     start = Ranges(min(scale, noise), min(2 * scale, noise), 0.0)
     state = ours.follow_first_step(np, fixed, CUT, w1, start, size, squares)
-    rows, steps = [], []
+    rows, steps, ends = [], [], []
     for s in range(2, 13):
         a, moved = 0.2 if closure else float(rng.uniform(0.05, 1)), float(rng.uniform(0, 0.05))
-        spread, change = scale * rng.uniform(0.9, 1), 2 * scale * moved
+        spread, change = scale * grows**s * rng.uniform(0.9, 1), 2 * scale * moved
         if s == range_at:
             spread = change = math.inf
         here, there, others = vector() + m, vector() + m, vector() + m
@@ -124,15 +127,18 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alo
         rows.append((a, moved, math.hypot(*m), head, tail, math.hypot(*lost), spread, change))
         steps.append(followed.Step(m.tolist(), spread, change, moved, a, lost.tolist()))
         steps[-1].here, steps[-1].there, steps[-1].others = [here.tolist()], [there.tolist()], [others.tolist()]
-        if alone or s % 4 == 0:  # blocks of one step, or of 3, 4 and 4, in arrays of 5
+        while rows and (alone or s % 4 == 0):  # blocks of one step, or of 3, 4 and 4, in arrays of 5
             *parts, spread, change = np.concatenate([rows, np.full(((0 if alone else 5 - len(rows)), 8), 0.5)]).T
             parts = [np.float64(0.2), *parts[1:]] if closure else parts
-            stated, seen = ours.from_problem(spread, change), Observed(*parts)
+            given = known, ours.from_problem(spread, change), state, Observed(*parts), len(rows), more.get("settled")
             with np.errstate(invalid="ignore"):
-                state = ours.follow_block(np, fixed, CUT, known, stated, state, seen, len(rows), more.get("settled"))
+                state = ours.follow_block(np, fixed, CUT, *given, least=1 if grows > 1 else None)
+            taken = int(state.t - given[2].t)
             if range_at is None:
-                slow.add(steps)
-            rows, steps = [], []
+                slow.add(steps[:taken])
+            rows, steps = rows[taken:], steps[taken:]
+            ends.append(s - len(rows))
+    assert (ends[:3] == [4, 8, 12]) == (grows == 1) or alone
     if range_at is None:
         assert state.astray == pytest.approx(math.fsum(slow.astray), rel=1e-9)
         path = [s.moved for s in slow.steps[1:]]
@@ -148,6 +154,14 @@ def test_agrees_with_the_slow_one(seed, rest, closes, alone, w1):
     closure = (2.0, 0.5, 0.4, 0.3, 0.7, 0.6) if closes else None
     quick, slow = walked(seed, rest=rest, closure=closure, alone=alone, w1=w1)
     # Rounded up; where w grows, it grows a little less, and theirs is the bound for other weights.
+    assert 1 - 1e-10 < quick / slow < 1 + 1e-9
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1.2, 2.0]))
+def test_blocks_that_end_where_ranges_grow(seed, closes, grows):
+    closure = (2.0, 0.5, 40.0, 0.3, 0.7, 0.6) if closes else None
+    quick, slow = walked(seed, rest=0.2, closure=closure, grows=grows)
     assert 1 - 1e-10 < quick / slow < 1 + 1e-9
 
 

@@ -196,15 +196,30 @@ class Trajectory:
         # Not in the loop, where XLA would compute it again wherever it is used.
         grown = None if self.settled is None or alpha.ndim else trajectory.growth_of_weights(jnp, alpha, size[:n])
 
-        def block(j: Any, followed: Followed) -> Followed:
-            def part(values: Any) -> Any:
-                return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, j * n, n, 0) if v.ndim else v, values)
+        # A block ends where ranges grow, and the next one begins there: behind the last one there is room.
+        stated, seen = jax.tree.map(lambda v: jnp.pad(v, (0, n - 1)) if v.ndim else v, (stated, seen))
 
-            known, mine, steps = part(stated), part(seen), jnp.minimum(count - j * n, n)
+        def block(followed: Followed) -> Followed:
+            done = (followed.t - state.followed.t).astype(jnp.int32)
+
+            def part(values: Any) -> Any:
+                return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, done, n, 0) if v.ndim else v, values)
+
+            known, mine, steps = part(stated), part(seen), jnp.minimum(count - done, n)
 
             def once(_: Any, followed: Followed) -> Followed:
                 after = trajectory.follow_block(
-                    jnp, fixed, self.cut, self.closure, known, followed, mine, steps, self.settled, grown
+                    jnp,
+                    fixed,
+                    self.cut,
+                    self.closure,
+                    known,
+                    followed,
+                    mine,
+                    steps,
+                    self.settled,
+                    grown,
+                    trajectory.SHORTEST,
                 )
                 return _cast(after, size.dtype)
 
@@ -213,7 +228,8 @@ class Trajectory:
             after: Followed = jax.lax.fori_loop(0, jnp.minimum(steps, 1), once, followed)
             return after
 
-        followed = jax.lax.fori_loop(0, -(-count // n), block, state.followed)
+        end = state.followed.t + count
+        followed = jax.lax.while_loop(lambda followed: followed.t < end, block, state.followed)
         return Watched(followed, state.noted, self._truth(state, followed, grad_norm, count))
 
     def _truth(self, state: Watched, followed: Followed, grad_norm: Any, count: Any) -> Truth | None:

@@ -23,7 +23,7 @@ Departures: psi(x) = -log(1 - x) - x is replaced by x^2/2 + x^3/(3 (1 - x)), whi
 event for the linear and the quadratic part, by Hoelder's inequality; the same centre for all pieces of a step.
 """
 
-from .blocks import Observed, block_length, block_terms, follow_block, follow_first_step, growth_of_weights
+from .blocks import SHORTEST, Observed, block_length, block_terms, follow_block, follow_first_step, growth_of_weights
 from .bound import Followed, average_bound, errors, last_weight
 from .instances import (
     QUIETER,
@@ -41,6 +41,7 @@ from .ranges import Ranges, from_constants, from_problem, of_two_steps, smallest
 
 __all__ = [
     "QUIETER",
+    "SHORTEST",
     "WHOLE",
     "Closure",
     "Followed",

@@ -19,6 +19,7 @@ STEP_ROUNDING = 4  # units for the few operations of one step
 BLOCK = 64  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
 LEAST_BLOCKS = 128
 SHORTER = 2  # times shorter, and half as many at most, where ranges come from what was certified before
+SHORTEST = 4  # steps of a block that ends where ranges grow
 SLACK = 1.15  # ranges in a block may be so many times those of its first step
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 
@@ -181,16 +182,19 @@ def follow_block(
     count: Any,
     settled: Any = None,
     grown: Any = None,
+    least: int | None = None,
 ) -> Followed:
     """After the first `count` >= 1 steps of a block; what is given of the others does not matter.
 
     Ranges come from constants, from the problem, or both. `settled` is the w that is kept once it is reached, if that
-    is known before the run, and `grown` the `growth_of_weights` until then, if it was computed before.
+    is known before the run, and `grown` the `growth_of_weights` until then, if it was computed before. With `least` the
+    block ends before the first step that could not be observed, but not before so many steps: t says where.
     """
     n = seen.size.shape[0]
     known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved, n)]
     known = known if stated is None else [*known, stated]
     terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, settled, grown)
+    count = count if least is None else xp.minimum(count, xp.maximum(terms.good, least))
     a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
     rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(n)
 
