@@ -312,7 +312,7 @@ def prepare(
         costs=None if algorithm.may_stop else costs,
         piece=min(chunk, _power_of_two(SMALL // max(map(bytes_of, of_a_step)))) if small else 0,
         stops=algorithm.may_stop,
-        quick=width == 1 and rows is None and not on_gpu,
+        quick=alone and rows is None and largest <= SMALL,
     )
     if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())

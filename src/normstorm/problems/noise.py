@@ -34,7 +34,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from normstorm._shared.jax_internals import barrier
+from normstorm._shared.jax_internals import apart
 from normstorm._shared.validate import nonnegative, positive
 from normstorm.random import numbers
 
@@ -162,7 +162,7 @@ class FourierNoise:
 
     def mean(self, x: jax.Array, gradient: jax.Array, sample: tuple[jax.Array, jax.Array]) -> jax.Array:
         v, phi = (part.astype(x.dtype) for part in sample)
-        wave = barrier(jnp.sin(self.w * jnp.sum(v * x, axis=-1) + phi))  # once a sample, not once a coordinate
+        wave = apart(jnp.sin, self.w * jnp.sum(v * x, axis=-1) + phi)  # once a sample, not once a coordinate
         return -self.sf * jnp.mean(wave[:, None] * v, axis=0)
 
     def effect(self, sense: str, dim: int) -> Effect:
