@@ -36,13 +36,13 @@ ALLOWED = 1.5
 
 
 def slope(work: Any, seconds: float, turns: int) -> float:
-    """Seconds of one step."""
-    work(8)
-    steps = 64
-    while spent(work, steps) < seconds and steps < 2**22:
+    """Seconds of one step; what a first call compiles, for its number of records too, is not among them."""
+    few = steps = 256
+    while min(spent(work, steps) for _ in range(2)) < seconds and steps < 2**22:
         steps *= 4
-    few = min(spent(work, 8) for _ in range(turns))
-    return (min(spent(work, steps) for _ in range(turns)) - few) / (steps - 8)
+    steps = max(steps, 4 * few)
+    shortest, longest = (min(spent(work, n) for _ in range(turns)) for n in (few, steps))
+    return (longest - shortest) / (steps - few)
 
 
 def step_times(dim: int, K: int, seeds: int, seconds: float, turns: int) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Options of the compiler are asked for only where it knows them."""
 
 import jax
+import numpy as np
 import pytest
 
 from normstorm._shared import jax_internals
@@ -11,15 +12,20 @@ def test_an_option_that_xla_does_not_know_is_left_out():
 
 
 @pytest.mark.skipif(jax.default_backend() != "cpu", reason="options of a CPU's compiler are not asked for on a GPU")
-def test_what_is_asked_compiles_and_changes_no_number():
-    def square(x):
-        return x * x + 1
+@pytest.mark.parametrize(("quick", "wide"), [(True, False), (False, True), (True, True)])
+def test_what_is_asked_compiles_and_changes_no_number(quick, wide):
+    def sums(x):
+        return (x * x + 1).sum(axis=1)
 
-    options = jax_internals.compiler_options(quick=True)
-    assert jax.jit(square, compiler_options=options)(3.0) == jax.jit(square)(3.0) == 10
-    assert jax_internals.compiler_options(quick=False) == {}
+    options, x = jax_internals.compiler_options(quick, wide), np.sin(np.arange(4096.0)).reshape(64, 64)
+    assert len(options) == quick + wide
+    np.testing.assert_allclose(jax.jit(sums, compiler_options=options)(x), jax.jit(sums)(x), rtol=1e-6)
+
+
+def test_nothing_is_asked_that_is_not_wanted():
+    assert jax_internals.compiler_options(quick=False, wide=False) == {}
 
 
 def test_a_gpu_is_asked_for_nothing(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert jax_internals.compiler_options(quick=True) == {}
+    assert jax_internals.compiler_options(quick=True, wide=True) == {}

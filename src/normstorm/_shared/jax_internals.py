@@ -34,15 +34,17 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         return jax.jit(body)(*arguments)
 
 
-def compiler_options(quick: bool) -> dict[str, Any]:
+def compiler_options(quick: bool, wide: bool) -> dict[str, Any]:
     """What XLA is asked for on a CPU; an option that it does not know, or no more, is left out.
 
     quick   each operation's program by the older of XLA's two ways to write it, in half the time; what it writes is as
-            good for one seed, and slower for many seeds or rows
+            good for one seed of few numbers, and slower for many numbers, seeds or rows
+    wide    registers of 512 bits, where the processor has them, for which XLA does not reach by itself
     """
-    option = "xla_cpu_use_fusion_emitters"
-    wanted = quick and jax.default_backend() == "cpu" and _known(option, False)
-    return {option: False} if wanted else {}
+    if jax.default_backend() != "cpu":
+        return {}
+    asked = {"xla_cpu_use_fusion_emitters": (quick, False), "xla_cpu_prefer_vector_width": (wide, 512)}
+    return {option: value for option, (wanted, value) in asked.items() if wanted and _known(option, value)}
 
 
 @cache

@@ -68,7 +68,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         problem = problem if fixed is None else fixed.problem
         return go(problem, algorithm, config, stop, schedule, batch)
 
-    return jax.jit(steps, compiler_options=compiler_options(config.quick))
+    return jax.jit(steps, compiler_options=compiler_options(config.quick, config.width > 1))
 
 
 def platform() -> str:

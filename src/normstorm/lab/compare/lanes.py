@@ -46,7 +46,7 @@ def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, 
         moved: Batch = jax.vmap(lane, (0, AXES), AXES)(algorithms, lanes)
         return moved
 
-    return jax.jit(steps, compiler_options=compiler_options(config.quick))
+    return jax.jit(steps, compiler_options=compiler_options(config.quick, config.width > 1))
 
 
 def room(execution: Execution) -> int:
