@@ -49,6 +49,7 @@ LIMITS = {
 # One seed on a CPU goes in long chunks, if x and the samples of a step have at most so many bytes.
 ALONE, LONG_CHUNK = 2**11, 256
 SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
+REGISTER = 64  # bytes of the widest; many rows that are shorter are better gathered by narrower ones
 SMALL_SAMPLES = 192  # bytes of a step's samples that hardly count beside the rest of it
 LARGE_SAMPLES = 2**22  # bytes of a batch's samples of a step that fill a GPU
 
@@ -68,7 +69,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         problem = problem if fixed is None else fixed.problem
         return go(problem, algorithm, config, stop, schedule, batch)
 
-    return jax.jit(steps, compiler_options=compiler_options(config.quick, config.width > 1))
+    return jax.jit(steps, compiler_options=compiler_options(*config.hints))
 
 
 def platform() -> str:
@@ -178,18 +179,15 @@ class Execution:
 
     def stopped_at(self, state: State) -> np.ndarray:
         """The step at which the observer ended a seed's run; 0: it did not."""
-        seeds = jax.tree.leaves(state.x)[0].shape[0]
         if not self.config.stops:
-            return np.zeros(seeds, np.int32)
+            return np.zeros(jax.tree.leaves(state.x)[0].shape[0], np.int32)
         ended = np.asarray(jax.vmap(self.algorithm.observer.stopped)(state.observer))
         return np.where(ended, state.observer.followed.t, 0).astype(np.int32)
 
     def ended(self, batches: list[Batch]) -> bool:
         """Whether no seed has a step left to take."""
-        if not self.config.stops:
-            return False
         over = [(self.stopped_at(b.state) > 0) | (np.asarray(b.recorder.stats.diverged) > 0) for b in batches]
-        return bool(np.concatenate(over)[: len(self.seeds)].all())
+        return self.config.stops and bool(np.concatenate(over)[: len(self.seeds)].all())
 
     def identity(self, x: Tree) -> dict[str, Any]:
         """What determines the numbers, and what a checkpoint must agree with."""
@@ -299,8 +297,9 @@ def prepare(
     chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
     answered = algorithm.may_stop or (algorithm.watched and hasattr(algorithm.schedule, "told"))
     chunk = min(chunk, algorithm.observer.block) if answered else chunk  # what is certified changes the run
+    gathers = rows is not None and bytes_of(x) < REGISTER < drawn
     of_a_step = jax.tree.leaves((x, samples if ahead else ()))
-    in_loop = [*of_a_step, *jax.tree.leaves((form, () if fixed else problem, algorithm))]
+    in_loop = *of_a_step, *jax.tree.leaves((form, () if fixed else problem, algorithm))
     small = alone and max(map(bytes_of, in_loop)) <= SMALL
     config = ExecutionConfig(
         width,
@@ -312,7 +311,7 @@ def prepare(
         costs=None if algorithm.may_stop else costs,
         piece=min(chunk, _power_of_two(SMALL // max(map(bytes_of, of_a_step)))) if small else 0,
         stops=algorithm.may_stop,
-        quick=alone and rows is None and largest <= SMALL,
+        hints=(alone and rows is None and largest <= SMALL, width > 1 and not gathers),
     )
     if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())

@@ -39,7 +39,7 @@ class ExecutionConfig(NamedTuple):
     costs: tuple[int, int] | None  # sample gradients of the first step and of a later one, if known beforehand
     piece: int  # steps that are taken in small arrays, if they fit there; else 0
     stops: bool  # whether the observer may end a seed before the others
-    quick: bool  # whether it is compiled in the older and quicker way
+    hints: tuple[bool, bool]  # to the compiler: the older and quicker way, wide registers
     on_chip: bool = False  # whether the loop over steps is one kernel of a GPU
 
 
@@ -176,7 +176,8 @@ def advance(
         recorder = record(problem, config, schedule, kept, with_norms(problem, config, cost, path), state.m, t0, end)
         return Batch(batch.seed, state, recorder, end), path
 
-    each = jax.vmap(partial(path_row, problem, config, algorithm))
-    row = jax.eval_shape(each, batch.state, batch.recorder.stats.cost)
+    row = jax.eval_shape(
+        jax.vmap(partial(path_row, problem, config, algorithm)), batch.state, batch.recorder.stats.cost
+    )
     path = jax.tree.map(lambda a: jnp.zeros((config.chunk, *a.shape), a.dtype), row)
     return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, (batch, path))[0]

@@ -46,7 +46,7 @@ def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, 
         moved: Batch = jax.vmap(lane, (0, AXES), AXES)(algorithms, lanes)
         return moved
 
-    return jax.jit(steps, compiler_options=compiler_options(config.quick, config.width > 1))
+    return jax.jit(steps, compiler_options=compiler_options(*config.hints))
 
 
 def room(execution: Execution) -> int:
@@ -124,7 +124,7 @@ def run_lanes(
     for first in range(0, len(algorithms), lanes):
         few = tuple(algorithms[first : first + lanes])
         execution = LaneExecution(
-            **vars(plain) | {"config": plain.config._replace(quick=True)}, settings=few, lanes=lanes
+            **vars(plain) | {"config": plain.config._replace(hints=(True, True))}, settings=few, lanes=lanes
         )
         batches = LaneBatches(execution, x)
         for done in batches.rounds(steps):
