@@ -228,7 +228,7 @@ def attack(s: Setting, fixed: Any, known: Any, cut: Layout, runs: int, seed: Any
 
         def part(w: Walk) -> Walk:
             """Until ranges grow: a part of the block, from where the last one ended."""
-            old, done = w.followed, (n - (end - w.followed.t)).astype(int)
+            old, done = w.followed, n - (end - w.followed.t)
             seen, local, d, error, gradient = jax.tree.map(lambda v: jnp.roll(v, -done, 0), rows)
             new = tr.follow_block(jnp, fixed, cut, closure, local, old, seen, n - done, settled, least=tr.SHORTEST)
             known = tr.smallest(jnp, [tr.from_constants(jnp, closure, fixed, old, seen.moved, n), local])

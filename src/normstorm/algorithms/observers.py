@@ -196,40 +196,33 @@ class Trajectory:
         # Not in the loop, where XLA would compute it again wherever it is used.
         grown = None if self.settled is None or alpha.ndim else trajectory.growth_of_weights(jnp, alpha, size[:n])
 
-        # A block ends where ranges grow, and the next one begins there: behind the last one there is room.
-        stated, seen = jax.tree.map(lambda v: jnp.pad(v, (0, n - 1)) if v.ndim else v, (stated, seen))
-
-        def block(followed: Followed) -> Followed:
-            done = (followed.t - state.followed.t).astype(jnp.int32)
-
+        def block(j: Any, followed: Followed) -> Followed:
             def part(values: Any) -> Any:
-                return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, done, n, 0) if v.ndim else v, values)
+                return jax.tree.map(lambda v: jax.lax.dynamic_slice_in_dim(v, j * n, n, 0) if v.ndim else v, values)
 
-            known, mine, steps = part(stated), part(seen), jnp.minimum(count - done, n)
+            known, mine, steps = part(stated), part(seen), jnp.minimum(count - j * n, n)
 
-            def once(_: Any, followed: Followed) -> Followed:
-                after = trajectory.follow_block(
-                    jnp,
-                    fixed,
-                    self.cut,
-                    self.closure,
-                    known,
-                    followed,
-                    mine,
-                    steps,
-                    self.settled,
-                    grown,
-                    trajectory.SHORTEST,
-                )
-                return _cast(after, size.dtype)
+            def later(done: Any, values: Any) -> Any:
+                return jax.tree.map(lambda v: jnp.roll(v, -done) if v.ndim else v, values)
+
+            def go(followed: Followed, known: Any, mine: Any, steps: Any) -> Followed:
+                given = fixed, self.cut, self.closure, known, followed, mine, steps, self.settled, grown
+                return _cast(trajectory.follow_block(jnp, *given, least=trajectory.SHORTEST), size.dtype)
 
             # A loop of one turn, of which XLA does not know that: its arrays are small, so it is executed in plain
             # order on a CPU (see engine.loop).
-            after: Followed = jax.lax.fori_loop(0, jnp.minimum(steps, 1), once, followed)
-            return after
+            start = followed.t
+            after = jax.lax.fori_loop(0, jnp.minimum(steps, 1), lambda _, old: go(old, known, mine, steps), followed)
 
-        end = state.followed.t + count
-        followed = jax.lax.while_loop(lambda followed: followed.t < end, block, state.followed)
+            def rest(followed: Followed) -> Followed:
+                """The block has ended where ranges grow, and the next one begins there."""
+                done = followed.t - start
+                return go(followed, later(done, known), later(done, mine), steps - done)
+
+            ended: Followed = jax.lax.while_loop(lambda followed: followed.t < start + steps, rest, after)
+            return ended
+
+        followed = jax.lax.fori_loop(0, -(-count // n), block, state.followed)
         return Watched(followed, state.noted, self._truth(state, followed, grad_norm, count))
 
     def _truth(self, state: Watched, followed: Followed, grad_norm: Any, count: Any) -> Truth | None:
@@ -296,9 +289,9 @@ def _squared_distances(first: Tree, points: Tree) -> jax.Array:
 
 
 def _cast(state: Followed, dtype: Any) -> Followed:
-    """In the precision of x, whatever that of the constants is."""
+    """In the precision of x, whatever that of the constants is; but steps are counted by whole numbers."""
     cast: Followed = jax.tree.map(lambda part: jnp.asarray(part, dtype), state)
-    return cast
+    return cast._replace(t=jnp.asarray(state.t, jnp.int32))
 
 
 def _distances_from_earlier(pieces: jax.Array) -> jax.Array:

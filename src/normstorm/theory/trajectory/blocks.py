@@ -64,7 +64,7 @@ def follow_first_step(
         square=zero,
         sure=ranges.deviation + zero,
         rate=zero,
-        t=zero + 1,
+        t=(zero + 1).astype(xp.int32),
     )
 
 
