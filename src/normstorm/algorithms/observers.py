@@ -291,7 +291,7 @@ def _squared_distances(first: Tree, points: Tree) -> jax.Array:
 def _cast(state: Followed, dtype: Any) -> Followed:
     """In the precision of x, whatever that of the constants is; but steps are counted by whole numbers."""
     cast: Followed = jax.tree.map(lambda part: jnp.asarray(part, dtype), state)
-    return cast._replace(t=jnp.asarray(state.t, jnp.int32))
+    return cast._replace(t=state.t)
 
 
 def _distances_from_earlier(pieces: jax.Array) -> jax.Array:

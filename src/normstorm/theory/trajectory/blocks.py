@@ -229,7 +229,7 @@ def follow_block(
         square=(1 - share) * old.square + share * (sums["squares"] / count),
         sure=_left(xp, old.sure, sums["kept"], sums["off"], largest(terms.level + rest / xp.maximum(a, TINY))),
         rate=xp.where(largest(moved) * L1 <= 1, rate, math.inf),
-        t=old.t + count,
+        t=(old.t + count).astype(xp.int32),
     )
 
 
