@@ -6,6 +6,7 @@ import math
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,7 +21,7 @@ from toy import Toy
 
 from normstorm.algorithms import CATALOGUE
 from normstorm.algorithms.geometries import norm
-from normstorm.algorithms.observers import COVERED, REASONS, follow, uncovered
+from normstorm.algorithms.observers import COVERED, REASONS, Noted, follow, uncovered
 from normstorm.engine import run
 from normstorm.problems import exact_range, get
 from normstorm.random import seed_words, step_key
@@ -308,3 +309,34 @@ def test_what_is_spent_is_counted_from_the_last_halving() -> None:
         state = rule.told(errors, curve, state)  # spent: .6, 1.4, 1.6 (+ 1), 2.0, 2.8 (+ 1.2)
         assert float(state.eta) == eta and float(state.used) == 0.1
     assert float(state.halvings) == 2
+
+
+@pytest.mark.parametrize("count", [21, 32])
+def test_seeds_that_end_blocks_at_different_steps_do_not_mix(count):
+    """Blocks of one seed end where its ranges jump; side by side each gets what it gets alone, and every step once."""
+    seeds, chunk, rng = 4, 32, np.random.default_rng(count)
+    problem: Any = SimpleNamespace(range=lambda x, radius: (0.1 + abs(x[0]), 1.2 * radius))
+    algorithm = follow(CATALOGUE["meta_storm"](eta=0.05, a0=0.5), problem, jnp.ones(D), steps=2000, delta=0.1)
+    observer = replace(algorithm.observer, block=8)
+    jumps = rng.normal(0, 0.4, (seeds, chunk + 1)) * (rng.random((seeds, chunk + 1)) < 0.2)
+    x = np.concatenate([np.exp(np.cumsum(jumps, 1))[..., None], rng.normal(0, 0.01, (seeds, chunk + 1, D - 1))], 2)
+    m = rng.normal(0, 0.3, (seeds, chunk + 1, D))
+    x, m, alpha, head = jax.tree.map(jnp.asarray, (x, m, *rng.uniform(0.01, 0.4, (2, seeds, chunk))))
+    size, zeros = jnp.linalg.norm(m, axis=2), jnp.zeros((seeds, chunk))
+    noted = Noted(alpha, head, None, zeros)
+
+    def start(x, m):
+        first = observer.first(problem, x, m, None)
+        return first._replace(noted=Noted(0.0, 0.0, None, 0.0))
+
+    def one(x, m, size, noted):
+        begun = start(x[0], m[0])
+        return observer.follow(problem, (x[0], m[0]), x[1:], m[1:], size[1:], noted, None, count, begun).followed
+
+    given = x, m, size, noted
+    together = jax.jit(jax.vmap(one))(*given)
+    np.testing.assert_array_equal(together.t, 1 + count)
+    moved = jnp.sum(jnp.diff(x, axis=1)[:, :count] ** 2, axis=(1, 2))
+    np.testing.assert_allclose(together.curve, moved, rtol=1e-5)
+    alone = [jax.jit(one)(*jax.tree.map(itemgetter(i), given)) for i in range(seeds)]
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), together, jax.tree.map(lambda *a: np.stack(a), *alone))

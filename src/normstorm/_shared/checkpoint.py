@@ -71,7 +71,10 @@ def load(path: Path, identity: dict[str, Any], like: Tree) -> Tree:
     found, wanted = ({name: (a.shape, a.dtype.str) for name, a in part.items()} for part in (arrays, expected))
     if found != wanted:
         odd = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-        raise ValueError(f"checkpoint: {path} must hold the arrays of this run; {odd[0]} is missing or different")
+        raise ValueError(
+            f"checkpoint: {path} must hold the arrays of this run; {odd[0]} is missing or different"
+            f"{_written_by(header)}"
+        )
     return jax.tree.unflatten(jax.tree.structure(like), [arrays[name] for name in expected])
 
 

@@ -179,7 +179,7 @@ class Trajectory:
         state: Any,
     ) -> Watched:
         """Of one seed: x_t, m_t, ||m_t||, the notes and ||grad F(x_t)|| (or None) of a chunk, (steps, ...), and x, m of
-        the step before it."""
+        the step before it. There are fewer steps than in a block, or whole blocks of them; `count` have been made."""
         fixed, n = self._in_precision(size), min(self.block, size.shape[0])
         moved = self._lengths(before[0], x, size)
         known = [self._stated(problem, x, moved)] if self.local else []

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared import validate
 from normstorm._shared.jax_internals import compiler_options
 from normstorm._shared.pytrees import Fixed, bytes_of
 from normstorm.algorithms.core import Algorithm
 from normstorm.engine.batches import SeedBatches
-from normstorm.engine.execution import Execution, platform, prepare
+from normstorm.engine.execution import SMALL, Execution, platform, prepare
 from normstorm.engine.loop import Batch, ExecutionConfig, advance
 from normstorm.engine.recording import Recorder, RecordSchedule, SavedIterates
 from normstorm.engine.results import Trace
@@ -53,7 +54,7 @@ def room(execution: Execution) -> int:
     """Lanes that fit into the nearer memory, LANES at most. A GPU has one."""
     if platform() != "cpu":
         return 1
-    rows = getattr(execution.problem, "size", None) or 1
+    rows = validate.integer(getattr(execution.problem, "size", None)) or 1
     each = execution.config.width * max(bytes_of(execution.form), 8 * rows)
     return max(1, min(LANES, NEAR // each))
 
@@ -120,12 +121,12 @@ def run_lanes(
     lanes = room(plain)
     if lanes == 1:
         return None
+    # Runs of a search are short beside what their programs take to compile, unless x is large.
+    config = plain.config._replace(hints=(bytes_of(x) <= SMALL, plain.config.hints[1]))
     found = []
     for first in range(0, len(algorithms), lanes):
         few = tuple(algorithms[first : first + lanes])
-        execution = LaneExecution(
-            **vars(plain) | {"config": plain.config._replace(hints=(True, True))}, settings=few, lanes=lanes
-        )
+        execution = LaneExecution(**vars(plain) | {"config": config}, settings=few, lanes=lanes)
         batches = LaneBatches(execution, x)
         for done in batches.rounds(steps):
             progress(done, steps)
