@@ -1,6 +1,6 @@
 """Kill a checkpointed run without warning, again and again, resume it, and compare its end bit by bit.
 
-    python -m benchmarks.engine.kill [--race] [--kills 20] [--out benchmarks/results/kill.json]
+    python -m benchmarks.engine.kill [--race] [--kills 20] [--out benchmarks/results/kill.json, or kill-race.json]
 
 Each round starts the run in a process of its own, sends SIGKILL after a random time, and starts it again from its
 checkpoint until it has been killed so many times and then ends by itself. The digest of everything that it returns
@@ -77,8 +77,9 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--child")
     parser.add_argument("--race", action="store_true")
-    parser.add_argument("--out", type=Path, default=RESULTS / "kill.json")
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    given.out = given.out or RESULTS / ("kill-race.json" if given.race else "kill.json")
     if given.child:
         (racing_child if given.race else child)(given.child)
         return
