@@ -294,7 +294,7 @@ def test_steps_are_halved_when_the_certificate_has_spent_its_share() -> None:
     words = {"alpha": 0.2, "eta": 0.01, "gap": 0.9, "L0": 1.2}
     for share, lengths in ((1e-9, [0.01 / 2 ** ((t - 1) // 2) for t in range(1, 12)]), (1e9, [0.01] * 11)):
         algorithm = follow(
-            CATALOGUE["halving_storm"](**words, share=share), Bounded(), x, steps=300, delta=0.1, constants=None
+            CATALOGUE["halving_storm"](**words, share=share), Bounded(), x, steps=75, delta=0.1, constants=None
         )
         assert algorithm.observer.block == 2 and algorithm.observer.settled == 5.0
         seen = run(Bounded(), algorithm, x, 12, 2).observer.followed

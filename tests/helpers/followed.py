@@ -59,6 +59,7 @@ class Oracle:
     settled: float | None = None  # the w that is kept, if it is known before the run
     length: int = 1  # of a block that is not cut short
     alone: bool = False  # every step is a block
+    slack: float = 1.15
     steps: list[Step] = field(default_factory=list)
     w: list[float] = field(default_factory=list)
     sure: float = 0.0
@@ -140,14 +141,17 @@ class Oracle:
                 known[i] = tuple(map(min, known[i], own))
         return known
 
-    def add(self, block: Sequence[Step]) -> None:
-        """Steps that are followed together. Whatever charges one of them is made of the past of its samples."""
+    def add(self, block: Sequence[Step], ended: bool | None = None) -> None:
+        """Steps that are followed together. Whatever charges one of them is made of the past of its samples.
+
+        `ended` says whether the block ends where ranges grow, if blocks may.
+        """
         (K, k), (head, tail) = self.batches, self.samples
         ranges, sure, w_old, first = self.ranges(block), self.sure, self.w[-1], None
         seen, prices = [], []  # of every step: w, squares, what it pays for not being seen, whether it is as the first
         before, lost = self.steps[-1].m, 0.0
         added, kept, level, begun = 0.0, 1.0, 0.0, len(self.steps)
-        room = 1.0 if self.alone else 1.15
+        room = 1.0 if self.alone else self.slack
         for step, (spread, off, change) in zip(block, ranges, strict=True):
             a = step.a
             w = min(1 / a if self.settled is None else self.settled, w_old / max(1 - a, 0.5))
@@ -160,7 +164,7 @@ class Oracle:
             if first is None and self.settled is not None:
                 room *= min(self.settled / w, max(1 - a, 0.5) ** (1 - self.length))
             if first is None:
-                highest = sure if self.alone else max(1.15 * most / a, sure)
+                highest = sure if self.alone else max(self.slack * most / a, sure)
             bar = highest + lost
             pairs, fresh = map(math.sqrt, self.independent)
             R = w * max(head * (turn * change / pairs + own * spread / fresh), math.sqrt(tail) * own * spread)
@@ -189,6 +193,12 @@ class Oracle:
         self.astray += [s.moved * farthest for i, s in enumerate(block) if not self.counts(begun - 1 + i)]
         self.sure = min(level + kept * max(sure - level, 0.0), sure + added)
         self.charge(block[0].a, prices, first, seen)
+        if ended is not None:
+            most = max(self.lam) * first[1]
+            if ended and 1.5 * most < 0.9:
+                self.slack = min(1.5 * self.slack, 2.0)
+            else:
+                self.slack = max(0.99 * self.slack, 1.15) if most < 0.9 else 1.15
 
     def charge(self, a: float, prices: list[float], first: tuple[float, float], seen: list[Any]) -> None:
         n, t = len(seen), len(self.steps) - 1

@@ -135,7 +135,7 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alo
                 state = ours.follow_block(np, fixed, CUT, *given, least=1 if grows > 1 else None)
             taken = int(state.t - given[2].t)
             if range_at is None:
-                slow.add(steps[:taken])
+                slow.add(steps[:taken], taken < len(rows) if grows > 1 else None)
             rows, steps = rows[taken:], steps[taken:]
             ends.append(s - len(rows))
     assert (ends[:3] == [4, 8, 12]) == (grows == 1) or alone
@@ -234,7 +234,7 @@ def test_weights_are_those_of_the_recursion(alphas, w, kind, equal):
     a = np.array(alphas if not equal else [alphas[0]] * len(alphas), kind)
     settled = 1 / a[0] if equal else None
     w = min(w, float(settled)) if equal else w
-    state = ours.Followed(*(None,) * 13)._replace(w=a.dtype.type(w))
+    state = ours.Followed(*(None,) * 14)._replace(w=a.dtype.type(w))
     found = blocks.weights_of_errors(np, state, a[0] if equal else a, settled, a)
     for x, now in zip(a.tolist(), found.tolist(), strict=True):
         expected = min(1 / x, w / max(1 - x, 0.5))

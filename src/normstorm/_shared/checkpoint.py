@@ -22,7 +22,7 @@ from .versions import package_version
 
 Path = str | os.PathLike[str]
 Tree = Any
-VERSION = 7
+VERSION = 8
 FORMAT = "normstorm-run"
 
 

@@ -17,10 +17,12 @@ FORGETS = 0.01  # the least weight of the last step in the running mean of squar
 SURELY = 0.9  # lam w r from which on a step is not observed but pays its range; nearer to 1, rounding would count
 STEP_ROUNDING = 4  # units for the few operations of one step
 BLOCK = 64  # steps that are followed together, at most, and no more than one in LEAST_BLOCKS of the run
-LEAST_BLOCKS = 128
+LEAST_BLOCKS = 32
 SHORTER = 2  # times shorter, and half as many at most, where ranges come from what was certified before
 SHORTEST = 4  # steps of a block that ends where ranges grow
-SLACK = 1.15  # ranges in a block may be so many times those of its first step
+SLACK = 1.15  # ranges in a block may be so many times those of its first step, at least
+MOST_SLACK = 2.0  # less where an instance would see nothing
+WIDENS, NARROWS = 1.5, 0.99  # what becomes of that after a block that ended where ranges grew, and after another
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 
 
@@ -64,6 +66,7 @@ def follow_first_step(
         square=zero,
         sure=ranges.deviation + zero,
         rate=zero,
+        slack=zero + SLACK,
         t=(zero + 1).astype(xp.int32),
     )
 
@@ -113,7 +116,8 @@ class Terms(NamedTuple):
     w, theta, price    w_s, theta_{s-1} and C_s
     off, level         a sure bound of the noise of step s, and the error at which it would settle with it
     good               so many steps have the ranges for which the rest is made; the others pay `off`
-    p, of_squares      p_s, and what a square costs;   observes   whether the instance sees squares
+    p, of_squares      p_s, and what a square costs
+    reach, observes    lam hat r, and whether the instance sees squares: if that is less than SURELY
     """
 
     w: Any
@@ -124,7 +128,11 @@ class Terms(NamedTuple):
     good: Any
     p: Any
     of_squares: Any
-    observes: Any
+    reach: Any
+
+    @property
+    def observes(self) -> Any:
+        return self.reach < SURELY
 
 
 def block_terms(
@@ -153,7 +161,7 @@ def block_terms(
     off = cut.heads * head_off + cut.tails * tail_off
     level = off / xp.maximum(a, TINY)
     alone = seen.size.shape[0] == 1  # nothing comes after the first step: it needs no slack
-    slack = 1.0 if alone else SLACK
+    slack = 1.0 if alone else old.slack
     highest = old.sure if alone else xp.maximum(slack * at_first(level), old.sure)
     sure = (1 + unit) * (highest + (0.0 if seen.rest is None else one_step_later(xp, 0.0, running_sums(xp, seen.rest))))
     head_r = head_off + cut.head * ((pair + fresh) * ranges.change + fresh * sure)
@@ -165,10 +173,10 @@ def block_terms(
     # Where w grows nothing is paid for p, and the weight of a later step counts.
     wanted = xp.sqrt(old.square / (2 * xp.maximum(at_first(price), CONTRACTION * at_first(a))))
     keep = (old.square == 0) | ((wanted <= HYSTERESIS * old.p) & (wanted * HYSTERESIS >= old.p))
-    observes = fixed.lam * most_r < SURELY
-    p = xp.maximum(xp.where(keep, old.p, wanted), xp.where(observes, (1 + unit) * most_R * most_R / fixed.B, 0.0))
-    of_squares = 1 / (2 * p) + per_square(xp, fixed.lam, fixed.lam * most_r)
-    return Terms(w, theta, price, off, level, good, p, of_squares, observes)
+    reach = fixed.lam * most_r
+    p = xp.maximum(xp.where(keep, old.p, wanted), xp.where(reach < SURELY, (1 + unit) * most_R * most_R / fixed.B, 0.0))
+    of_squares = 1 / (2 * p) + per_square(xp, fixed.lam, reach)
+    return Terms(w, theta, price, off, level, good, p, of_squares, reach)
 
 
 def follow_block(
@@ -194,7 +202,10 @@ def follow_block(
     known = [] if closure is None else [from_constants(xp, closure, fixed, old, seen.moved, n)]
     known = known if stated is None else [*known, stated]
     terms = block_terms(xp, fixed, cut, smallest(xp, known), old, seen, settled, grown)
-    count = count if least is None else xp.minimum(count, xp.maximum(terms.good, least))
+    slack = old.slack
+    if least is not None:
+        slack = next_slack(xp, slack, terms, count)
+        count = xp.minimum(count, xp.maximum(terms.good, least))
     a, moved, w, theta, p = seen.alpha, seen.moved, terms.w, terms.theta, terms.p
     rest, steps = 0.0 if seen.rest is None else seen.rest, xp.arange(n)
 
@@ -229,8 +240,17 @@ def follow_block(
         square=(1 - share) * old.square + share * (sums["squares"] / count),
         sure=_left(xp, old.sure, sums["kept"], sums["off"], largest(terms.level + rest / xp.maximum(a, TINY))),
         rate=xp.where(largest(moved) * L1 <= 1, rate, math.inf),
+        slack=slack,
         t=(old.t + count).astype(xp.int32),
     )
+
+
+def next_slack(xp: Any, slack: Any, terms: Terms, count: Any) -> Any:
+    """More after a block that ended early, as ending costs time; but all instances are to see squares."""
+    most = xp.max(terms.reach)
+    wider = (terms.good < count) & (WIDENS * most < SURELY)
+    narrower = xp.where(most < SURELY, xp.maximum(NARROWS * slack, SLACK), SLACK)
+    return xp.where(wider, xp.minimum(WIDENS * slack, MOST_SLACK), narrower)
 
 
 def block_sums(xp: Any, old: Followed, seen: Observed, terms: Terms, counts: Any, which: Any) -> dict[str, Any]:

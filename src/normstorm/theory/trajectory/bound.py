@@ -22,6 +22,7 @@ class Followed(NamedTuple):
     square       running mean of w_s^2 times the observed squares of a step
     sure         a sure bound of ||m_t - grad F(x_t)||
     rate         the largest step over theta of its step, of the others; infinite after one above 1/L1, where F may rise
+    slack        ranges of the next block may be so many times those of its first step
     t            steps that were followed
     """
 
@@ -37,6 +38,7 @@ class Followed(NamedTuple):
     square: Any
     sure: Any
     rate: Any
+    slack: Any
     t: Any
 
 
