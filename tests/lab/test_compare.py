@@ -85,7 +85,8 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
     def ends(measure, trace):
         return (Ends(trace.grad_norm[:, -1], trace.grad_norm[:, -1] - 100),) * 2
 
-    def run_lanes(problem, algorithms, *args, **kept):
+    def run_lanes(problem, algorithms, *args, lanes, end, **kept):
+        assert len(algorithms) <= lanes
         return [run(problem, algorithm, *args, threads=1, **kept) for algorithm in algorithms]
 
     monkeypatch.setattr(compare, "run", run)
@@ -367,20 +368,21 @@ def test_terminal() -> None:
 def test_a_method_that_asks_less_than_its_formula_spends_the_budget() -> None:
     """Steps that stay ask K alone. A run is as long as spends the budget in the median; averages are cut there."""
     one = Bench(CompareRequest(budget=600, seeds=8), "quadratic", registry.get("quadratic"), 1, None)
-    found = one._one("kalman_storm", {}, one.seeds, Event())
+    (found,) = one._some("kalman_storm", [{}], one.seeds, Event())
     assert found.steps > CATALOGUE["kalman_storm"]().steps(600)
     assert 570 < np.median(found.paths.cost[:, -1]) < 630, "and 5 % is how well the rest of a run can be foreseen"
 
 
 def test_steps_that_spend_the_budget_by_hand() -> None:
     """100 steps cost 50 in the first half and 25 in the second: the 40 that are left pay 80 more."""
-    costs = np.array([[1, 50, 75], [1, 50, 75], [1, 50, 75], [9, 9, 9]])
+    costs = np.array([[1, 50, 75], [1, 50, 75], [1, 50, 75], [9, 9, 9], [1, 99, 99]])
     trace = SimpleNamespace(
-        steps=100, record_steps=np.array([1, 50, 100]), record_cost=costs, diverged_at=np.array([0, 0, 0, 7])
+        steps=100, record_steps=np.array([1, 50, 100]), record_cost=costs, diverged_at=np.array([0, 0, 0, 7, 0])
     )
-    assert compare._spending(trace, 115) == 180 and compare._spending(trace, 75) == compare._spending(trace, 70) == 100
+    spending = partial(compare._spending, trace, seeds=4)  # the fifth is not asked
+    assert spending(budget=115) == 180 and spending(budget=75) == spending(budget=70) == 100
     trace.diverged_at[:] = 7
-    assert compare._spending(trace, 115) == 100
+    assert spending(budget=115) == 100
 
 
 def test_a_tuned_setting_that_was_run_is_not_run_again(calls: list[SimpleNamespace]) -> None:

@@ -6,12 +6,15 @@ import jax
 import numpy as np
 import pytest
 
+from normstorm.engine import run
 from normstorm.engine.execution import prepare
+from normstorm.engine.results import Trace
 from normstorm.lab.compare import lanes
 from normstorm.lab.compare.bench import Bench
 from normstorm.lab.compare.lanes import LANES, room, run_lanes
 from normstorm.lab.compare.methods import METHODS, build, scales
 from normstorm.lab.compare.request import CompareRequest
+from normstorm.lab.compare.search import Grid
 from normstorm.problems import registry
 
 # An average point, coins that decide what a step costs, restarts, and states of a method's own.
@@ -57,7 +60,7 @@ def test_a_lane_does_not_depend_on_its_company() -> None:
     with jax.enable_x64(True):
         x = problem.start()
         alone, crowd = (
-            run_lanes(problem, own, x, 300, range(8), average=True, **KEPT)
+            run_lanes(problem, own, x, 300, range(8), average=True, lanes=4, **KEPT)
             for own in ([good], [wild, other, good, other])
         )
     assert np.array_equal(alone[0].grad_norm, crowd[2].grad_norm)
@@ -83,7 +86,31 @@ def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(lanes, "platform", lambda: "gpu")
         assert made("sgd") == 1
         saga = [build("saga", {"eta": 0.01})]
-        assert run_lanes(problem, saga, x, 10, range(8), average=False, **(KEPT | {"width": 32})) is None
+        assert run_lanes(problem, saga, x, 10, range(8), average=False, lanes=1, **(KEPT | {"width": 32})) is None
+
+
+def test_lanes_that_end_at_steps_of_their_own() -> None:
+    """Each is its setting's run to that step: statistics, the last point, and the record there."""
+    problem = registry.get("quadratic")
+    algorithms = [build("kalman_storm", {"scale": scale}) for scale in (1.0, 0.1, 0.3)]
+    ends, seeds = iter([301, 240, 200]), range(8)
+
+    def end(trace: Trace) -> int:
+        assert trace.steps == 200
+        return next(ends)
+
+    with jax.enable_x64(True):
+        x = problem.start()
+        found = run_lanes(problem, algorithms, x, 200, seeds, average=True, lanes=3, end=end, **KEPT)
+        assert [trace.steps for trace in found] == [301, 240, 200]
+        for trace, algorithm in zip(found, algorithms, strict=True):
+            alone = run(problem, algorithm, x, trace.steps, seeds, records=16, candidates=1, width=8)
+            assert np.array_equal(trace.cost, alone.cost) and trace.record_steps[-1] == trace.steps
+            assert len(trace.record_steps) <= 16 and np.array_equal(trace.record_cost[:, -1], alone.cost)
+            for name in ("mean_by_cost", "mean_grad_norm", "mean_estimate_norm", "min_grad_norm", "last", "estimate"):
+                assert getattr(trace, name) == pytest.approx(getattr(alone, name), rel=1e-9), name
+            assert trace.smallest.x == pytest.approx(alone.smallest.x, rel=1e-9)
+            assert trace.running_mean_by_cost[:, -1] == pytest.approx(alone.mean_by_cost, rel=1e-12)
 
 
 def test_groups_differ_in_numbers_alone() -> None:
@@ -91,6 +118,38 @@ def test_groups_differ_in_numbers_alone() -> None:
     request = CompareRequest(("exp-quad",), budget=2000, seeds=4, tune=True)
     bench = Bench(request, "exp-quad", problem, 1, None)
     settings = [{"eta": 0.1 * (i + 1), "K": 1 + 3 * (i % 2)} for i in range(11)]
-    assert bench._groups("normalized_sgd", settings) == [[0, 2, 4, 6], [8, 10], [1, 3, 5, 7], [9]]
+    assert bench._groups("normalized_sgd", settings) == [[0, 2, 4], [6, 8, 10], [1, 3, 5], [7, 9]]
+    assert bench._groups("normalized_sgd", [*settings, *settings]) == [
+        *([0, 2, 4], [6, 8, 10], [11, 13, 15], [17, 19, 21]),
+        *([1, 3, 5], [7, 9, 12], [14, 16, 18], [20]),
+    ], "the program of the first ones serves the others"
+    alone = Bench(request, "exp-quad", problem, 1, None)
+    assert alone._groups("normalized_sgd", settings[:1] * 3) == [[0, 1, 2]] and alone._groups("sgd", []) == []
     plain = Bench(CompareRequest(("exp-quad",), budget=2000, seeds=4), "exp-quad", problem, 1, None)
     assert plain._groups("normalized_sgd", settings[:3]) == [[0], [1], [2]], "one program for a default alone"
+
+
+def test_lanes_that_would_be_empty_are_filled_with_neighbours() -> None:
+    """Of the same kind, farther and farther from what is tried; and only where settings go side by side."""
+    problem = registry.get("exp-quad")
+    bench = Bench(CompareRequest(("exp-quad",), budget=2000, seeds=4, tune=True), "exp-quad", problem, 1, None)
+    known = scales(problem, 2000)
+    grid = Grid(METHODS["sgd"], known, lambda settings: True)
+    bench._groups("sgd", grid.begin([]))
+    last = grid.places[-1][0]
+    filled = bench._filled("sgd", grid, grid.extend([len(grid.places) - 1]))
+    assert filled == grid.settings[-LANES:]
+    assert grid.places[-LANES:] == [(last - 1, 0), (last + 1, 0), (last + 2, 0), (last + 3, 0)]
+    assert bench._filled("sgd", grid, filled) == filled, "there is no empty lane left"
+    bench._alone.add("sgd")
+    assert bench._filled("sgd", grid, filled[:1]) == filled[:1]
+
+    grid = Grid(METHODS["normalized_sgd"], known, lambda settings: True)
+    bench._groups("normalized_sgd", grid.begin([]))
+    power, rung = grid.places[0]
+    added = grid.extend([0])
+    assert [(p - power, r - rung) for p, r in grid.places[-len(added) :]] == [(-1, 0), (1, 0), (0, 1)]
+    filled = bench._filled("normalized_sgd", grid, added)
+    assert filled[:3] == added and [s["K"] for s in filled] == [1, 1, 4, 1], (
+        "nobody has run K = 4 yet: no lanes to fill"
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
 from dataclasses import asdict, dataclass
@@ -203,9 +204,27 @@ class Bench:
             return [[i] for i in range(len(settings))]
         own: dict[Any, list[int]] = {}
         for i, one in enumerate(settings):
-            algorithm = build(name, one)
-            own.setdefault((jax.tree.structure(algorithm), self._steps(algorithm)), []).append(i)
-        return [same[i : i + LANES] for same in own.values() for i in range(0, len(same), LANES)]
+            own.setdefault(self._kind(name, one), []).append(i)
+        for kind, same in own.items():
+            self._lanes.setdefault(kind, math.ceil(len(same) / math.ceil(len(same) / LANES)))
+        return [
+            same[i : i + n] for kind, same in own.items() for n in [self._lanes[kind]] for i in range(0, len(same), n)
+        ]
+
+    @cached_property
+    def _lanes(self) -> dict[Any, int]:
+        """How many settings of a kind go side by side: as many as the first ones were, so that one program serves."""
+        return {}
+
+    @cached_property
+    def _alone(self) -> set[str]:
+        """Algorithms whose settings have no room beside each other."""
+        return set()
+
+    def _kind(self, name: str, settings: Settings) -> Any:
+        """What settings that differ in numbers alone have in common."""
+        algorithm = build(name, settings)
+        return name, jax.tree.structure(algorithm), self._steps(algorithm)
 
     def _steps(self, algorithm: Algorithm) -> int:
         return algorithm.steps(self.request.budget, self.size)
@@ -213,13 +232,20 @@ class Bench:
     def _some(self, name: str, settings: Sequence[Settings], seeds: range, stop: Event) -> list[MethodRun]:
         """Side by side if there is room for that, else one after the other."""
         algorithms = [build(name, one) for one in settings]
-        if self.request.tune and not _varies(algorithms[0]):
-            with jax.enable_x64(True):
-                kept = {**self._kept, "progress": partial(_heed, stop)}
-                x, steps = self.problem.start(), self._steps(algorithms[0])
-                traces = run_lanes(self.problem, algorithms, x, steps, seeds, **kept)
-                if traces is not None:
-                    return [self._measured(*pair) for pair in zip(settings, traces, strict=True)]
+        varies = _varies(algorithms[0])
+        if not (self.request.tune or varies):
+            return [self._one(name, one, seeds, stop) for one in settings]
+
+        # What costs are a matter of the run: some seeds are asked first.
+        end = partial(_spending, budget=self.request.budget, seeds=WIDTH) if varies else None
+        lanes = self._lanes.get(self._kind(name, settings[0]), 1)
+        with jax.enable_x64(True):
+            kept = {**self._kept, "progress": partial(_heed, stop), "lanes": lanes, "end": end}
+            x, steps = self.problem.start(), self._steps(algorithms[0])
+            traces = run_lanes(self.problem, algorithms, x, steps, seeds, **kept)
+            if traces is not None:
+                return [self._measured(*pair) for pair in zip(settings, traces, strict=True)]
+        self._alone.add(name)
         return [self._one(name, one, seeds, stop) for one in settings]
 
     @property
@@ -228,16 +254,9 @@ class Bench:
 
     def _one(self, name: str, settings: Settings, seeds: range, stop: Event) -> MethodRun:
         algorithm = build(name, settings)
-        steps, varies = self._steps(algorithm), _varies(algorithm)
         with jax.enable_x64(True):
-            x = self.problem.start()
             kept = {**self._kept, "threads": 1, "progress": partial(_heed, stop)}
-            go: Callable[..., Trace] = partial(run, self.problem, algorithm, x, **kept)
-            trace = go(steps, seeds[:WIDTH] if varies else seeds)
-            if varies:  # its cost is a matter of the run, of which some seeds are asked first
-                steps = _spending(trace, self.request.budget)
-                same = steps == trace.steps and len(seeds) <= WIDTH
-                trace = trace if same else go(steps, seeds)
+            trace = run(self.problem, algorithm, self.problem.start(), self._steps(algorithm), seeds, **kept)
             return self._measured(settings, trace)
 
     def _measured(self, settings: Settings, trace: Trace) -> MethodRun:
@@ -256,7 +275,7 @@ class Bench:
             targets = self.request.targets or _targets(found, known, self.start_value)
             goals: tuple[Goal, ...] = (*targets, *ENDS)
             todo = {
-                n: grid.extend([int(self.scores(grid, g).best(self.start_value)) for g in goals])
+                n: self._filled(n, grid, grid.extend([int(self.scores(grid, g).best(self.start_value)) for g in goals]))
                 for n, grid in grids.items()
             }
             if not any(todo.values()):
@@ -264,6 +283,21 @@ class Bench:
         for name, left in todo.items():
             grids[name].forget(len(left))
         return grids, targets
+
+    def _filled(self, name: str, grid: Grid, added: list[Settings]) -> list[Settings]:
+        """With neighbours of theirs, as many as go side by side with them and would else be empty lanes."""
+        if name in self._alone:
+            return added
+        kinds = [self._kind(name, one) for one in added]
+        free = {kind: -kinds.count(kind) % self._lanes.get(kind, 1) for kind in kinds}
+
+        def wanted(settings: Settings) -> bool:
+            kind = self._kind(name, settings)
+            fits = free.get(kind, 0) > 0
+            free[kind] = free.get(kind, 0) - fits
+            return fits
+
+        return [*added, *grid.beyond(len(added), wanted)]
 
     def scores(self, grid: Grid, goal: Goal) -> Scores:
         for i, one in enumerate(grid.runs):
@@ -317,12 +351,12 @@ def _heed(stop: Event, done: int, steps: int) -> None:
         raise CancelledError
 
 
-def _spending(trace: Trace, budget: int) -> int:
-    """Steps that spend the budget in the median, if later ones cost what those of the second half did."""
-    alive = trace.diverged_at == 0
+def _spending(trace: Trace, budget: int, seeds: int) -> int:
+    """Steps that spend the budget in the median of the first seeds, if later ones cost what the second half did."""
+    alive = trace.diverged_at[:seeds] == 0
     if not alive.any():
         return trace.steps
-    spent = np.median(trace.record_cost[alive].astype(np.float64), axis=0)
+    spent = np.median(trace.record_cost[:seeds][alive].astype(np.float64), axis=0)
     half = np.interp(trace.steps / 2, trace.record_steps, spent)
     return trace.steps + int(max(0.0, budget - spent[-1]) / (spent[-1] - half) * trace.steps / 2)
 

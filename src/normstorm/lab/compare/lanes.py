@@ -2,6 +2,9 @@
 
 A seed's samples do not depend on the setting, so they are drawn once for all lanes, and one compiled program with
 longer loops serves them all. A lane's numbers are those of the setting's own run, but for the last digits.
+
+Lanes may end at different steps, if what a step costs is decided on the way: all go on from end to end, and each is
+handed out as it is at its own.
 """
 
 from __future__ import annotations
@@ -89,8 +92,30 @@ class LaneExecution(Execution):
 class LaneBatches(SeedBatches):
     """Seeds of all lanes on their way."""
 
+    execution: LaneExecution
+
     def __init__(self, execution: LaneExecution, x: Tree) -> None:
         self.execution, self.batches, self.threads = execution, execution.begin(x), 1
+
+    def traces(self, stop: int, progress: Callable[[int, int], None]) -> list[Trace]:
+        """Of all settings, once step `stop` is done."""
+        for done in self.rounds(stop):
+            progress(done, stop)
+        return self.execution.results(self.batches)
+
+    def lengthened(self, ends: Sequence[int], progress: Callable[[int, int], None]) -> list[Trace]:
+        """Of every setting at its own end, which is recorded; no end lies before the steps that are done."""
+        before = self.execution
+        found: dict[int, Trace] = {}
+        dates, last = before.schedule.record_steps, max(ends)
+        free = before.records - dates.size - len(ends)
+        between = np.rint(np.geomspace(before.steps, last, max(free, 0) + 1)).astype(np.int64)
+        schedule = before.schedule._replace(record_steps=np.unique([*dates, *between, *ends]))
+        for end in sorted(set(ends)):
+            self.execution = replace(before, steps=end, schedule=schedule)
+            traces = self.traces(end, progress)
+            found |= {i: traces[i] for i, own in enumerate(ends) if own == end}
+        return [found[i] for i in range(len(ends))]
 
 
 def _each(change: Callable[[Any], Any], batch: Batch) -> Batch:
@@ -108,27 +133,29 @@ def run_lanes(
     steps: int,
     seeds: Sequence[int],
     *,
+    lanes: int,
     progress: Callable[[int, int], None],
+    end: Callable[[Trace], int] | None = None,
+    records: int,
     **kept: Any,
 ) -> list[Trace] | None:
     """What `engine.run` returns for each of these algorithms, which differ in numbers alone; None if there is no room.
 
-    `kept` are its records, candidates, average and width.
+    `lanes` go side by side, or fewer if there is not room for so many. `kept` are candidates, average and width. With
+    `end` a setting goes on after these steps, to the step that `end` makes of its trace; then it is never None.
     """
     x = as_point("run", x0, problem)
     check_problem("run", problem, x)
-    plain = prepare(problem, algorithms[0], x, steps, list(seeds), **kept)
-    lanes = room(plain)
-    if lanes == 1:
+    first = records if end is None else records - records // 4  # the rest is for steps that are decided on the way
+    plain = prepare(problem, algorithms[0], x, steps, list(seeds), records=first, chip=False, **kept)
+    if room(plain) == 1 and end is None:
         return None
+    fitting = min(lanes, room(plain))
     # Runs of a search are short beside what their programs take to compile, unless x is large.
     config = plain.config._replace(hints=(bytes_of(x) <= SMALL, plain.config.hints[1]))
-    found = []
-    for first in range(0, len(algorithms), lanes):
-        few = tuple(algorithms[first : first + lanes])
-        execution = LaneExecution(**vars(plain) | {"config": config}, settings=few, lanes=lanes)
-        batches = LaneBatches(execution, x)
-        for done in batches.rounds(steps):
-            progress(done, steps)
-        found += execution.results(batches.batches)
+    fixed, found = vars(plain) | {"config": config, "records": records}, []
+    for i in range(0, len(algorithms), fitting):
+        batches = LaneBatches(LaneExecution(**fixed, settings=tuple(algorithms[i : i + fitting]), lanes=fitting), x)
+        traces = batches.traces(steps, progress)
+        found += traces if end is None else batches.lengthened([end(trace) for trace in traces], progress)
     return found

@@ -81,6 +81,16 @@ class Grid:
         places = (self.places[best] for best in bests)
         return self._add([other for place in places if place is not None for other in neighbours(place)])
 
+    def beyond(self, count: int, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
+        """Neighbours of the last ones that were not tried yet either, and theirs in turn, if `wanted`."""
+        around, added = [place for place in self.places[len(self.places) - count :] if place is not None], []
+        for place in around:
+            for other in neighbours(place):
+                if self._missing(other) and wanted(self._at(other)):
+                    added += self._add([other])
+                    around.append(other)
+        return added
+
     def forget(self, count: int) -> None:
         """The last ones were not run."""
         del self.settings[len(self.settings) - count :], self.places[len(self.places) - count :]
@@ -101,12 +111,16 @@ class Grid:
         settings = self.method.at(self.known, place)
         return settings is not None and settings not in self.settings and self.affords(settings)
 
+    def _at(self, place: Place) -> dict[str, Any]:
+        settings = self.method.at(self.known, place)
+        assert settings is not None
+        return settings
+
     def _add(self, places: Sequence[Place]) -> list[dict[str, Any]]:
         added = []
         for place in places:
             if self._missing(place):
-                settings = self.method.at(self.known, place)
-                assert settings is not None
+                settings = self._at(place)
                 self.settings.append(settings)
                 self.places.append(place)
                 added.append(settings)
