@@ -339,4 +339,8 @@ def test_seeds_that_end_blocks_at_different_steps_do_not_mix(count):
     moved = jnp.sum(jnp.diff(x, axis=1)[:, :count] ** 2, axis=(1, 2))
     np.testing.assert_allclose(together.curve, moved, rtol=1e-5)
     alone = [jax.jit(one)(*jax.tree.map(itemgetter(i), given)) for i in range(seeds)]
-    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4), together, jax.tree.map(lambda *a: np.stack(a), *alone))
+    jax.tree.map(
+        partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-12),
+        together,
+        jax.tree.map(lambda *a: np.stack(a), *alone),
+    )
