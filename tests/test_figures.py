@@ -75,18 +75,22 @@ def test_the_advice_agrees_with_the_committed_figures() -> None:
     least = {problem: min(found, key=lambda name: found[name]) for problem, found in default.items()}
     said = {
         "schedule-free SGD, tuned, is first by mean rank": order[0] == "schedule_free_sgd",
-        "measured_storm, kalman_storm and META-STORM are close": {"measured_storm", "kalman_storm", "meta_storm"}
-        <= set(order[:8]),
+        "kalman_storm, as it is, is below all that only sample on the valley and on DRO, tuned ones included": all(
+            default[problem]["kalman_storm"] < min(v for n, v in tuned[problem].items() if n != "kalman_storm")
+            for problem in ("noisy-valley", "dro-chi2")
+        ),
+        "measured_storm and META-STORM are the next with variance reduction": {"measured_storm", "meta_storm"}
+        <= set(order[:5]),
         "a smaller average than SGD and NSGD on the noisy valley": all(valley[storm] < valley[name] for name in plain),
         "a larger one than both on DRO": all(dro[storm] > dro[name] for name in plain),
         "the smallest among the defaults on three of the four problems": [
             problem for problem, name in least.items() if name != "kalman_storm"
         ]
         == ["phase-retrieval"],
-        "on phase retrieval AdaGrad-Norm and META-STORM are better": all(
-            default["phase-retrieval"][name] < default["phase-retrieval"]["kalman_storm"]
-            for name in ("adagrad_norm", "meta_storm")
-        ),
+        "on phase retrieval AdaGrad-Norm and measured_storm are better": {
+            name for name, v in default["phase-retrieval"].items() if v < default["phase-retrieval"]["kalman_storm"]
+        }
+        == {"adagrad_norm", "measured_storm"},
         "on DRO nothing that only samples is near SAGA, SARAH and SVRG": all(
             3 * whole[name] < min(dro.values()) for name in ("saga", "sarah", "svrg")
         ),
