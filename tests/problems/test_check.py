@@ -286,6 +286,18 @@ def test_a_problem_is_asked_once() -> None:
     assert len(asked) == 2
 
 
+def test_another_object_that_differs_in_numbers_alone_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """But its numbers are looked at."""
+    traced, grad = [], Toy.grad
+    monkeypatch.setattr(Toy, "grad", lambda self, x, batch: traced.append(x) or grad(self, x, batch))
+    check_problem("run", Toy(3, s0=1.0), X)
+    traced.clear()
+    check_problem("run", Toy(3, s0=2.0), X)
+    assert not traced
+    with pytest.raises(ValueError, match="finite gradients at x0"):
+        check_problem("run", Toy(3, s0=np.inf), X)
+
+
 def test_errors_of_the_problem_pass_as_they_are() -> None:
     def wrong(*args: Any) -> Any:
         raise KeyError("mine")

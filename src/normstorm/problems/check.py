@@ -353,7 +353,7 @@ def _finite(who: str, problem: Any, x: Tree) -> None:
             _name_row(who, np.asarray(_asked(_each_good, _compiled_each_good, problem, x)))
         return
     try:
-        gradients = jax.jit(lambda x: problem.grad(x, _drawn(problem, WORDS, ROWS)))(x)
+        gradients = _asked(_few_gradients, _compiled_few_gradients, problem, x)
     except Exception:  # there may be fewer samples than that
         return
     if not np.isfinite(_flat(gradients)).all():
@@ -379,6 +379,10 @@ def _asked(plain: Any, compiled: Any, problem: Any, x: Tree) -> Any:
     return compiled(problem, x) if known else jax.jit(partial(plain, problem))(x)
 
 
+def _few_gradients(problem: Any, x: Tree) -> Tree:
+    return problem.grad(x, _drawn(problem, WORDS, ROWS))
+
+
 def _whole_good(problem: Any, x: Tree) -> jax.Array:
     """Whether the mean loss and its gradient are finite: what is not finite in one row is not in a sum."""
     parts = [problem.value(x), *jax.tree.leaves(problem.full_grad(x))]
@@ -398,7 +402,10 @@ def _each_good(problem: Any, x: Tree) -> jax.Array:
     return jnp.asarray(jax.lax.map(row, jnp.arange(problem.size), batch_size=several))
 
 
-_compiled_whole_good, _compiled_each_good = jax.jit(_whole_good), jax.jit(_each_good)
+# Once for all objects of a class that differ in numbers alone.
+_compiled_few_gradients, _compiled_whole_good, _compiled_each_good = map(
+    jax.jit, (_few_gradients, _whole_good, _each_good)
+)
 
 
 def _off(means: np.ndarray, full: np.ndarray) -> bool:
