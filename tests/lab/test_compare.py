@@ -91,6 +91,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[SimpleNamespace]:
 
     monkeypatch.setattr(compare, "run", run)
     monkeypatch.setattr(compare, "run_lanes", run_lanes)
+    monkeypatch.setattr(compare, "room", lambda *args, **kept: 3)
     monkeypatch.setattr(compare, "ends", ends)
     monkeypatch.setattr(compare, "chosen_again", partial(compare.chosen_again, resamples=3))
     monkeypatch.setattr(compare, "distances", lambda x, trace: np.zeros(len(trace.cost)))
@@ -383,6 +384,8 @@ def test_steps_that_spend_the_budget_by_hand() -> None:
     assert spending(budget=115) == 180 and spending(budget=75) == spending(budget=70) == 100
     trace.diverged_at[:] = 7
     assert spending(budget=115) == 100
+    one = SimpleNamespace(steps=1, record_steps=np.array([1]), record_cost=costs[:, :1], diverged_at=np.zeros(5))
+    assert compare._spending(one, budget=115, seeds=4) == 1, "the first step says nothing of the next"
 
 
 def test_a_tuned_setting_that_was_run_is_not_run_again(calls: list[SimpleNamespace]) -> None:

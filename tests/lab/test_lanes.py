@@ -1,18 +1,21 @@
 """Settings side by side against each setting's own run."""
 
 from threading import Event
+from types import SimpleNamespace
 
 import jax
 import numpy as np
 import pytest
 
 from normstorm.engine import run
-from normstorm.engine.execution import prepare
 from normstorm.engine.results import Trace
+from normstorm.lab.compare import bench as bench_module
 from normstorm.lab.compare import lanes
 from normstorm.lab.compare.bench import Bench
+from normstorm.lab.compare.board import AVERAGE, LAST
 from normstorm.lab.compare.lanes import LANES, room, run_lanes
 from normstorm.lab.compare.methods import METHODS, build, scales
+from normstorm.lab.compare.paths import paths
 from normstorm.lab.compare.request import CompareRequest
 from normstorm.lab.compare.search import Grid
 from normstorm.problems import registry
@@ -77,16 +80,40 @@ def test_room(monkeypatch: pytest.MonkeyPatch) -> None:
 
         def made(name: str) -> int:
             algorithm = build(name, METHODS[name].default(scales(problem, 1000)))
-            kept = {"records": 16, "candidates": 1, "average": False, "width": 32}
-            return room(prepare(problem, algorithm, x, 10, list(range(8)), **kept))
+            return room(problem, algorithm, x, records=16, candidates=1, average=False, width=32)
 
         assert made("sgd") == LANES and made("saga") == 1
         monkeypatch.setattr(lanes, "NEAR", 2 * 32 * 8 * 200)
         assert made("sgd") == 2
         monkeypatch.setattr(lanes, "platform", lambda: "gpu")
         assert made("sgd") == 1
-        saga = [build("saga", {"eta": 0.01})]
-        assert run_lanes(problem, saga, x, 10, range(8), average=False, lanes=1, **(KEPT | {"width": 32})) is None
+
+
+@pytest.mark.parametrize("room, groups", [(1, [1] * 5), (2, [2, 2, 1]), (3, [3, 2]), (4, [3, 2])])
+def test_no_more_settings_go_together_than_there_is_room_for(
+    monkeypatch: pytest.MonkeyPatch, room: int, groups: list[int]
+) -> None:
+    problem = registry.get("dro-chi2")
+    bench = Bench(CompareRequest(("dro-chi2",), budget=2000, seeds=4, tune=True), "dro-chi2", problem, 1, None)
+    monkeypatch.setattr(bench_module, "room", lambda *args, **kept: room)
+    settings = [{"eta": 0.1 * (i + 1)} for i in range(5)]
+    assert list(map(len, bench._groups("saga", settings))) == groups
+
+
+def test_an_average_does_not_depend_on_where_others_end() -> None:
+    """Of a finite sum it is taken over recorded iterates; those of another lane's end are not among them."""
+    problem = registry.get("least-squares")
+    algorithms = [build("kalman_storm", {"scale": scale}) for scale in (1.0, 0.3)]
+    found = []
+    with jax.enable_x64(True):
+        for other in (240, 417):
+            ends = iter([301, other])
+            kept = KEPT | {"end": lambda trace, ends=ends: next(ends), "records": 64}
+            found.append(run_lanes(problem, algorithms, problem.start(), 200, range(8), average=False, lanes=2, **kept))
+    one, again = (each[0] for each in found)
+    assert np.array_equal(one.record_steps, again.record_steps) and one.record_steps[-1] == 301
+    assert np.array_equal(one.grad_norm, again.grad_norm) and np.array_equal(one.record_cost, again.record_cost)
+    assert found[0][1].record_steps[-1] == 240 and np.array_equal(paths(one).mean, paths(again).mean)
 
 
 def test_lanes_that_end_at_steps_of_their_own() -> None:
@@ -111,6 +138,21 @@ def test_lanes_that_end_at_steps_of_their_own() -> None:
                 assert getattr(trace, name) == pytest.approx(getattr(alone, name), rel=1e-9), name
             assert trace.smallest.x == pytest.approx(alone.smallest.x, rel=1e-9)
             assert trace.running_mean_by_cost[:, -1] == pytest.approx(alone.mean_by_cost, rel=1e-12)
+
+
+def test_the_search_goes_on_around_the_best_place_where_a_theorem_is_the_best() -> None:
+    problem = registry.get("exp-quad")
+    bench = Bench(CompareRequest(("exp-quad",), budget=2000, seeds=4, tune=True), "exp-quad", problem, 1, None)
+    grid = Grid(METHODS["sgd"], scales(problem, 2000), lambda settings: True)
+    grid.begin([{"eta": 0.123}])
+    table = np.abs(np.arange(len(grid.places)) - 3.0)[:, None] + np.ones(4)
+    table[-1] = 0.5
+    for i, row in enumerate(table):
+        for goal in (AVERAGE, LAST):
+            grid.scored[i, goal] = row
+    grid.runs = [SimpleNamespace(last=SimpleNamespace(value=np.full(4, -1e9)))] * len(grid.places)
+    assert int(bench.scores(grid, LAST).best(bench.start_value)) == len(grid.places) - 1, "that of the theorem"
+    assert bench._inner(grid, [AVERAGE, LAST]) == [3, 3] and len(grid.extend([3])) == 2
 
 
 def test_groups_differ_in_numbers_alone() -> None:
@@ -141,8 +183,8 @@ def test_lanes_that_would_be_empty_are_filled_with_neighbours() -> None:
     assert filled == grid.settings[-LANES:]
     assert grid.places[-LANES:] == [(last - 1, 0), (last + 1, 0), (last + 2, 0), (last + 3, 0)]
     assert bench._filled("sgd", grid, filled) == filled, "there is no empty lane left"
-    bench._alone.add("sgd")
-    assert bench._filled("sgd", grid, filled[:1]) == filled[:1]
+    bench._lanes.update(dict.fromkeys(bench._lanes, 0))
+    assert bench._filled("sgd", grid, filled[:1]) == filled[:1], "one by one, each of them costs"
 
     grid = Grid(METHODS["normalized_sgd"], known, lambda settings: True)
     bench._groups("normalized_sgd", grid.begin([]))

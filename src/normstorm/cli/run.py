@@ -54,8 +54,8 @@ def run(params: Params) -> None:
     """Find a point with a certificate of its gradient norm, for many seeds, and write a page.
 
     Give a problem (normstorm problems lists them) and one of --target and --budget. Without any: a robust regression.
-    The exit code is 0 with a certified answer, 3 if the target was not certified or samples contradict the stated
-    constants, 2 if the question was refused.
+    The exit code is 0 with a certified answer, 3 if the target was not certified, if the answer is an estimate or if
+    samples contradict the stated constants, 2 if the question was refused.
     """
     call = parsed(RunInvocation, params)
     with exit_on_error("run", call.left):

@@ -54,9 +54,13 @@ class RunReport:
 
     @property
     def answered(self) -> bool:
-        """Whether there is a certificate, at the target if there is one to reach, and nothing contradicts it."""
+        """Whether there is a certificate, at the target if there is one to reach, and nothing contradicts it.
+
+        An estimate is none.
+        """
         along = self.result.race is not None or self.result.stop == "plan" or self.reached
-        return along and self.result.certificate.certified and not self.result.void
+        found = self.result.certificate
+        return along and found.certified and found.sense != "estimated" and not self.result.void
 
     @property
     def reached(self) -> bool:

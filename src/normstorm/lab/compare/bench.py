@@ -36,7 +36,7 @@ from .board import (
     seed_scores,
 )
 from .ends import distances, ends, measuring
-from .lanes import LANES, run_lanes
+from .lanes import room, run_lanes
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import paths
 from .quantiles import estimate
@@ -206,20 +206,23 @@ class Bench:
         for i, one in enumerate(settings):
             own.setdefault(self._kind(name, one), []).append(i)
         for kind, same in own.items():
-            self._lanes.setdefault(kind, math.ceil(len(same) / math.ceil(len(same) / LANES)))
-        return [
-            same[i : i + n] for kind, same in own.items() for n in [self._lanes[kind]] for i in range(0, len(same), n)
-        ]
+            if kind not in self._lanes:
+                most = self._room(name, settings[same[0]])
+                self._lanes[kind] = math.ceil(len(same) / math.ceil(len(same) / most)) if most > 1 else 0
+        cut = [(same, self._lanes[kind] or 1) for kind, same in own.items()]
+        return [same[i : i + lanes] for same, lanes in cut for i in range(0, len(same), lanes)]
 
     @cached_property
     def _lanes(self) -> dict[Any, int]:
-        """How many settings of a kind go side by side: as many as the first ones were, so that one program serves."""
+        """How many settings of a kind go side by side: as many as the first ones were, so that one program serves.
+
+        0 if there is no room for two.
+        """
         return {}
 
-    @cached_property
-    def _alone(self) -> set[str]:
-        """Algorithms whose settings have no room beside each other."""
-        return set()
+    def _room(self, name: str, settings: Settings) -> int:
+        with jax.enable_x64(True):
+            return room(self.problem, build(name, settings), self.problem.start(), **self._kept)
 
     def _kind(self, name: str, settings: Settings) -> Any:
         """What settings that differ in numbers alone have in common."""
@@ -232,21 +235,17 @@ class Bench:
     def _some(self, name: str, settings: Sequence[Settings], seeds: range, stop: Event) -> list[MethodRun]:
         """Side by side if there is room for that, else one after the other."""
         algorithms = [build(name, one) for one in settings]
-        varies = _varies(algorithms[0])
-        if not (self.request.tune or varies):
+        varies, lanes = _varies(algorithms[0]), self._lanes.get(self._kind(name, settings[0]), 0)
+        if not (lanes or varies):
             return [self._one(name, one, seeds, stop) for one in settings]
 
         # What costs are a matter of the run: some seeds are asked first.
         end = partial(_spending, budget=self.request.budget, seeds=WIDTH) if varies else None
-        lanes = self._lanes.get(self._kind(name, settings[0]), 1)
         with jax.enable_x64(True):
-            kept = {**self._kept, "progress": partial(_heed, stop), "lanes": lanes, "end": end}
+            kept = {**self._kept, "progress": partial(_heed, stop), "lanes": lanes or 1, "end": end}
             x, steps = self.problem.start(), self._steps(algorithms[0])
             traces = run_lanes(self.problem, algorithms, x, steps, seeds, **kept)
-            if traces is not None:
-                return [self._measured(*pair) for pair in zip(settings, traces, strict=True)]
-        self._alone.add(name)
-        return [self._one(name, one, seeds, stop) for one in settings]
+            return [self._measured(*pair) for pair in zip(settings, traces, strict=True)]
 
     @property
     def _kept(self) -> dict[str, Any]:
@@ -274,22 +273,22 @@ class Bench:
             found = [grid.runs for grid in grids.values()]
             targets = self.request.targets or _targets(found, known, self.start_value)
             goals: tuple[Goal, ...] = (*targets, *ENDS)
-            todo = {
-                n: self._filled(n, grid, grid.extend([int(self.scores(grid, g).best(self.start_value)) for g in goals]))
-                for n, grid in grids.items()
-            }
+            todo = {n: self._filled(n, g, g.extend(self._inner(g, goals))) for n, g in grids.items()}
             if not any(todo.values()):
                 break
         for name, left in todo.items():
             grids[name].forget(len(left))
         return grids, targets
 
+    def _inner(self, grid: Grid, goals: Sequence[Goal]) -> list[int]:
+        """The best setting for every goal of those with a place, around which the grid grows."""
+        placed = np.array([i for i, place in enumerate(grid.places) if place is not None], int)
+        return [int(placed[self.scores(grid, goal).of(placed).best(self.start_value)]) for goal in goals]
+
     def _filled(self, name: str, grid: Grid, added: list[Settings]) -> list[Settings]:
         """With neighbours of theirs, as many as go side by side with them and would else be empty lanes."""
-        if name in self._alone:
-            return added
         kinds = [self._kind(name, one) for one in added]
-        free = {kind: -kinds.count(kind) % self._lanes.get(kind, 1) for kind in kinds}
+        free = {kind: -kinds.count(kind) % (self._lanes.get(kind) or 1) for kind in kinds}
 
         def wanted(settings: Settings) -> bool:
             kind = self._kind(name, settings)
@@ -354,7 +353,7 @@ def _heed(stop: Event, done: int, steps: int) -> None:
 def _spending(trace: Trace, budget: int, seeds: int) -> int:
     """Steps that spend the budget in the median of the first seeds, if later ones cost what the second half did."""
     alive = trace.diverged_at[:seeds] == 0
-    if not alive.any():
+    if trace.steps == 1 or not alive.any():  # a single step says nothing of what the next would cost
         return trace.steps
     spent = np.median(trace.record_cost[:seeds][alive].astype(np.float64), axis=0)
     half = np.interp(trace.steps / 2, trace.record_steps, spent)

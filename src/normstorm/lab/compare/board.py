@@ -10,9 +10,9 @@ For a finite sum grad F costs as much as all its components, so there the averag
 each with the weight of what was asked since the one before; elsewhere it is exact, over all steps.
 
 **Who runs.** For every algorithm: its default (`methods`), every setting that a theorem gives (`theorems`), and with
-tuning the best of these and of a search with the same number of settings for everybody (`search`), chosen by the median
-over seeds of its own, once for every goal. A seed's samples at step t are the same for every algorithm that draws the
-same number of them. What a problem cannot serve is reported with the reason.
+tuning the best of these and of a search that begins with the same number of settings for everybody (`search`), chosen
+by the median over seeds of its own, once for every goal. A seed's samples at step t are the same for every algorithm
+that draws the same number of them. What a problem cannot serve is reported with the reason.
 
 **Who wins.** Only an algorithm whose interval lies below those of all others; else those that cannot be told from the
 best are named together. Settings that end above F(x_1) do not compete.

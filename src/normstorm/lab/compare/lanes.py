@@ -4,7 +4,7 @@ A seed's samples do not depend on the setting, so they are drawn once for all la
 longer loops serves them all. A lane's numbers are those of the setting's own run, but for the last digits.
 
 Lanes may end at different steps, if what a step costs is decided on the way: all go on from end to end, and each is
-handed out as it is at its own.
+handed out as it is at its own. Its path is that of its own run, its records are at other steps.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ from normstorm.algorithms.core import Algorithm
 from normstorm.engine.batches import SeedBatches
 from normstorm.engine.execution import SMALL, Execution, platform, prepare
 from normstorm.engine.loop import Batch, ExecutionConfig, advance
-from normstorm.engine.recording import Recorder, RecordSchedule, SavedIterates
+from normstorm.engine.recording import MEASURED, Recorder, RecordSchedule, SavedIterates
 from normstorm.engine.results import Trace
 from normstorm.problems.check import as_point, check_problem
 
 LANES = 4  # of a batch: with fewer, samples are drawn more often; with more, states leave the nearer memory
+LONGER = 4  # times as many steps as the first part has, at most about, if an end is decided on the way
 NEAR = 2**18  # bytes of the states of all lanes, or of their products with the rows of a problem
 Tree = Any
 # What all lanes share: the seeds, the step, and when something is written down.
@@ -53,11 +54,15 @@ def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, 
     return jax.jit(steps, compiler_options=compiler_options(*config.hints))
 
 
-def room(execution: Execution) -> int:
-    """Lanes that fit into the nearer memory, LANES at most. A GPU has one."""
+def room(problem: Any, algorithm: Algorithm, x: Tree, **kept: Any) -> int:
+    """Lanes of such an algorithm that fit into the nearer memory, LANES at most. A GPU has one.
+
+    `kept` are records, candidates, average and width.
+    """
     if platform() != "cpu":
         return 1
-    rows = validate.integer(getattr(execution.problem, "size", None)) or 1
+    execution = prepare(problem, algorithm, x, 1, [0], **kept)
+    rows = validate.integer(getattr(problem, "size", None)) or 1
     each = execution.config.width * max(bytes_of(execution.form), 8 * rows)
     return max(1, min(LANES, NEAR // each))
 
@@ -104,18 +109,28 @@ class LaneBatches(SeedBatches):
         return self.execution.results(self.batches)
 
     def lengthened(self, ends: Sequence[int], progress: Callable[[int, int], None]) -> list[Trace]:
-        """Of every setting at its own end, which is recorded; no end lies before the steps that are done."""
+        """Of every setting at its own end, which is recorded; no end lies before the steps that are done.
+
+        Steps in between are recorded at places that do not depend on the ends of others.
+        """
         before = self.execution
-        found: dict[int, Trace] = {}
-        dates, last = before.schedule.record_steps, max(ends)
-        free = before.records - dates.size - len(ends)
-        between = np.rint(np.geomspace(before.steps, last, max(free, 0) + 1)).astype(np.int64)
+        dates, found = before.schedule.record_steps, dict[int, Trace]()
+        free = before.records - dates.size - LANES
+        between = np.rint(np.geomspace(before.steps, LONGER * before.steps, max(free, 0) + 1)).astype(np.int64)
         schedule = before.schedule._replace(record_steps=np.unique([*dates, *between, *ends]))
         for end in sorted(set(ends)):
             self.execution = replace(before, steps=end, schedule=schedule)
+            own = [*dates, *between, end]
             traces = self.traces(end, progress)
-            found |= {i: traces[i] for i, own in enumerate(ends) if own == end}
+            found |= {i: _recorded(traces[i], own) for i, last in enumerate(ends) if last == end}
         return [found[i] for i in range(len(ends))]
+
+
+def _recorded(trace: Trace, steps: Sequence[int]) -> Trace:
+    """With these of its records alone."""
+    kept = np.isin(trace.record_steps, steps)
+    rows = {name: getattr(trace, name)[:, kept] for name in (*MEASURED, "record_cost")}
+    return replace(trace, record_steps=trace.record_steps[kept], **rows)
 
 
 def _each(change: Callable[[Any], Any], batch: Batch) -> Batch:
@@ -138,24 +153,21 @@ def run_lanes(
     end: Callable[[Trace], int] | None = None,
     records: int,
     **kept: Any,
-) -> list[Trace] | None:
-    """What `engine.run` returns for each of these algorithms, which differ in numbers alone; None if there is no room.
+) -> list[Trace]:
+    """What `engine.run` returns for each of these algorithms, which differ in numbers alone; `lanes` go side by side.
 
-    `lanes` go side by side, or fewer if there is not room for so many. `kept` are candidates, average and width. With
-    `end` a setting goes on after these steps, to the step that `end` makes of its trace; then it is never None.
+    `kept` are candidates, average and width. With `end` a setting goes on after these steps, to the step that `end`
+    makes of its trace.
     """
     x = as_point("run", x0, problem)
     check_problem("run", problem, x)
     first = records if end is None else records - records // 4  # the rest is for steps that are decided on the way
     plain = prepare(problem, algorithms[0], x, steps, list(seeds), records=first, chip=False, **kept)
-    if room(plain) == 1 and end is None:
-        return None
-    fitting = min(lanes, room(plain))
     # Runs of a search are short beside what their programs take to compile, unless x is large.
     config = plain.config._replace(hints=(bytes_of(x) <= SMALL, plain.config.hints[1]))
     fixed, found = vars(plain) | {"config": config, "records": records}, []
-    for i in range(0, len(algorithms), fitting):
-        batches = LaneBatches(LaneExecution(**fixed, settings=tuple(algorithms[i : i + fitting]), lanes=fitting), x)
+    for i in range(0, len(algorithms), lanes):
+        batches = LaneBatches(LaneExecution(**fixed, settings=tuple(algorithms[i : i + lanes]), lanes=lanes), x)
         traces = batches.traces(steps, progress)
         found += traces if end is None else batches.lengthened([end(trace) for trace in traces], progress)
     return found

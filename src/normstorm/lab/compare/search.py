@@ -45,6 +45,10 @@ class Scores:
         first: np.ndarray = np.lexsort((average, np.where(astray, value, goal), astray), axis=0)[0]
         return first
 
+    def of(self, settings: np.ndarray) -> Scores:
+        """Of these settings alone."""
+        return Scores(self.goal[settings], self.average[settings], self.value[settings])
+
     def refused(self, start: float) -> np.ndarray:
         """Which settings end above F(x_1), by the median."""
         return medians(self.value) > start
