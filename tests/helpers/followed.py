@@ -194,8 +194,8 @@ class Oracle:
         self.sure = min(level + kept * max(sure - level, 0.0), sure + added)
         self.charge(block[0].a, prices, first, seen)
         if ended is not None:
-            most = max(self.lam) * first[1]
-            if ended and 1.5 * most < 0.9:
+            most, outgrown = max(self.lam) * first[1], ended or not all(fine for *_, fine, _ in seen)
+            if outgrown and 1.5 * most < 0.9:
                 self.slack = min(1.5 * self.slack, 2.0)
             else:
                 self.slack = max(0.99 * self.slack, 1.15) if most < 0.9 else 1.15

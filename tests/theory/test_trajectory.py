@@ -77,10 +77,10 @@ def test_the_radius_of_a_whole_step(one, other, a, change, spread):
     assert (1 - a) * change / math.sqrt(cut.pairs) + a * spread / math.sqrt(cut.fresh) >= math.sqrt(parts) * (1 - 1e-12)
 
 
-def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alone=False, w1=5.0, grows=1.0):
+def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alone=False, w1=5.0, grows=1.0, least=1):
     """A random history through the formulas, and through the slow ones piece by piece; the bounds at the end.
 
-    If ranges grow, blocks may end early: the slow ones are told where.
+    If ranges grow, blocks may end early, after `least` steps: the slow ones are told where.
     """
     rng = np.random.default_rng(seed)
     fixed = ours.instances(scale, scale, 0.2, 12, 0.1, CUT)
@@ -132,7 +132,7 @@ def walked(seed, scale=1.0, last=1.0, rest=0.0, range_at=None, closure=None, alo
             parts = [np.float64(0.2), *parts[1:]] if closure else parts
             given = known, ours.from_problem(spread, change), state, Observed(*parts), len(rows), more.get("settled")
             with np.errstate(invalid="ignore"):
-                state = ours.follow_block(np, fixed, CUT, *given, least=1 if grows > 1 else None)
+                state = ours.follow_block(np, fixed, CUT, *given, least=least if grows > 1 else None)
             taken = int(state.t - given[2].t)
             if range_at is None:
                 slow.add(steps[:taken], taken < len(rows) if grows > 1 else None)
@@ -158,10 +158,10 @@ def test_agrees_with_the_slow_one(seed, rest, closes, alone, w1):
 
 
 @settings(max_examples=40)
-@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1.2, 2.0]))
-def test_blocks_that_end_where_ranges_grow(seed, closes, grows):
+@given(st.integers(0, 2**32 - 1), st.booleans(), st.sampled_from([1.2, 2.0]), st.sampled_from([1, 3]))
+def test_blocks_that_end_where_ranges_grow(seed, closes, grows, least):
     closure = (2.0, 0.5, 40.0, 0.3, 0.7, 0.6) if closes else None
-    quick, slow = walked(seed, rest=0.2, closure=closure, grows=grows)
+    quick, slow = walked(seed, rest=0.2, closure=closure, grows=grows, least=least)
     assert 1 - 1e-10 < quick / slow < 1 + 1e-9
 
 

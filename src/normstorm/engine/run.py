@@ -56,7 +56,7 @@ def run(
     fingerprint     the caller's name for the problem: a checkpoint with another one is refused
 
     A seed's numbers depend on problem, algorithm, x0, steps, width and itself alone: not on other seeds, progress,
-    threads or interruptions. With another width they may differ in the last digit.
+    threads or interruptions. With another width they may differ in the last digit, and what is certified by a percent.
     """
     storage.usable("run", checkpoint)
     _check(problem, algorithm, progress, checkpoint_seconds, fingerprint)

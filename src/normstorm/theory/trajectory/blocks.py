@@ -22,7 +22,7 @@ SHORTER = 2  # times shorter, and half as many at most, where ranges come from w
 SHORTEST = 4  # steps of a block that ends where ranges grow
 SLACK = 1.15  # ranges in a block may be so many times those of its first step, at least
 MOST_SLACK = 2.0  # less where an instance would see nothing
-WIDENS, NARROWS = 1.5, 0.99  # what becomes of that after a block that ended where ranges grew, and after another
+WIDENS, NARROWS = 1.5, 0.99  # what becomes of that after a block whose ranges were outgrown, and after another
 GUARD = 1024  # units by which w grows less in every step of a block, more than the rounding of its logarithms
 
 
@@ -246,7 +246,10 @@ def follow_block(
 
 
 def next_slack(xp: Any, slack: Any, terms: Terms, count: Any) -> Any:
-    """More after a block that ended early, as ending costs time; but all instances are to see squares."""
+    """More after a block that its steps' ranges outgrew, as to end one costs time.
+
+    Where one as much wider would have been observed by all instances; the next may not be, and is the last then.
+    """
     most = xp.max(terms.reach)
     wider = (terms.good < count) & (WIDENS * most < SURELY)
     narrower = xp.where(most < SURELY, xp.maximum(NARROWS * slack, SLACK), SLACK)
