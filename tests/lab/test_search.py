@@ -70,10 +70,19 @@ def test_what_the_budget_does_not_pay_is_no_edge_and_equal_settings_run_once() -
     assert grid.settings == [{}] and grid.edges(best) == set()
 
 
-def test_settings_of_theorems_may_be_chosen_and_have_no_neighbours() -> None:
+def test_around_the_setting_of_a_theorem() -> None:
+    """It has no place; the one near it and its neighbours are tried."""
     grid = Grid(METHODS["sgd"], KNOWN, lambda settings: True)
     assert len(grid.begin([{"eta": 0.123}])) == TRIED + 1
-    assert grid.extend([TRIED]) == [] and grid.edges(TRIED) == set()
+    etas = [settings["eta"] for settings in grid.extend([TRIED])]
+    assert etas == [pytest.approx(0.1 * 10 ** (power / 4)) for power in (-1, 1)], "0.1 is the default"
+    assert grid.edges(TRIED) == set()
+    grid = Grid(METHODS["normalized_storm"], KNOWN, lambda settings: True)
+    default = METHODS["normalized_storm"].default(KNOWN)["eta"]
+    grid.begin([{"eta": 2e-4 * default, "alpha": 2.6e-4, "K": 1, "k": 1}])
+    added = grid.extend([TRIED])
+    assert [s["alpha"] for s in added] == [3e-4] * 3 + [1e-3, 1e-4]
+    assert added[0]["eta"] == pytest.approx(default * 10**-3.5), "the nearest one is tried itself"
 
 
 def test_choosing_again_by_a_slow_loop() -> None:

@@ -281,9 +281,13 @@ class Bench:
         return grids, targets
 
     def _inner(self, grid: Grid, goals: Sequence[Goal]) -> list[int]:
-        """The best setting for every goal of those with a place, around which the grid grows."""
+        """For every goal the best setting, and the best one that has a place, if that of a theorem is better."""
         placed = np.array([i for i, place in enumerate(grid.places) if place is not None], int)
-        return [int(placed[self.scores(grid, goal).of(placed).best(self.start_value)]) for goal in goals]
+        found = []
+        for goal in goals:
+            scores = self.scores(grid, goal)
+            found += [int(scores.best(self.start_value)), int(placed[scores.of(placed).best(self.start_value)])]
+        return found
 
     def _filled(self, name: str, grid: Grid, added: list[Settings]) -> list[Settings]:
         """With neighbours of theirs, as many as go side by side with them and would else be empty lanes."""

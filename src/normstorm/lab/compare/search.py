@@ -13,6 +13,7 @@ if it was run there, else those of the search. The interval of a tuned median ho
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +25,7 @@ from .quantiles import LEVEL, rank
 
 ROUNDS = 8
 RESAMPLES = 200
+FAR = 24  # powers of the step between which a theorem's setting is looked for
 STEP = "step"
 
 
@@ -81,9 +83,28 @@ class Grid:
         return [*todo, *others]
 
     def extend(self, bests: Sequence[int]) -> list[dict[str, Any]]:
-        """Neighbours of these settings that were not tried yet."""
-        places = (self.places[best] for best in bests)
-        return self._add([other for place in places if place is not None for other in neighbours(place)])
+        """Neighbours of these settings that were not tried yet; of one of a theorem, the place near it, and its own."""
+        found: list[Place] = []
+        for best in bests:
+            place = self.places[best]
+            if place is None:
+                place = self._near(self.settings[best])
+                found.append(place)
+            found += neighbours(place)
+        return self._add(found)
+
+    def _near(self, settings: dict[str, Any]) -> Place:
+        """The place whose setting is the closest, by the ratios of the numbers that both have; else the default's."""
+        default = (0, self.method.rung)
+        if not any(_positive(value) and _positive(settings.get(name)) for name, value in self._at(default).items()):
+            return default
+
+        def far(place: Place) -> float:
+            pairs = ((other, settings.get(name)) for name, other in self._at(place).items())
+            return sum(abs(math.log(a / b)) for a, b in pairs if _positive(a) and _positive(b))
+
+        rungs, powers = range(len(self.method.ladder)), range(-FAR, FAR + 1)
+        return min(((power, rung) for rung in rungs for power in powers), key=far)
 
     def beyond(self, count: int, wanted: Callable[[dict[str, Any]], bool]) -> list[dict[str, Any]]:
         """Neighbours of the last ones that were not tried yet either, and theirs in turn, if `wanted`."""
@@ -129,6 +150,10 @@ class Grid:
                 self.places.append(place)
                 added.append(settings)
         return added
+
+
+def _positive(number: Any) -> bool:
+    return isinstance(number, int | float) and number > 0
 
 
 def neighbours(place: Place) -> list[Place]:
