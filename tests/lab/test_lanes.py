@@ -153,7 +153,7 @@ def test_the_search_goes_on_around_the_best_place_where_a_theorem_is_the_best() 
     grid.runs = [SimpleNamespace(last=SimpleNamespace(value=np.full(4, -1e9)))] * len(grid.places)
     assert int(bench.scores(grid, LAST).best(bench.start_value)) == len(grid.places) - 1, "that of the theorem"
     theorem = len(grid.places) - 1
-    assert bench._inner(grid, [AVERAGE, LAST]) == [theorem, 3, theorem, 3] and len(grid.extend([3])) == 2
+    assert bench._centres(grid, [AVERAGE, LAST]) == [theorem, 3, theorem, 3] and len(grid.extend([3])) == 2
 
 
 def test_groups_differ_in_numbers_alone() -> None:

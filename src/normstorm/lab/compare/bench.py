@@ -273,14 +273,14 @@ class Bench:
             found = [grid.runs for grid in grids.values()]
             targets = self.request.targets or _targets(found, known, self.start_value)
             goals: tuple[Goal, ...] = (*targets, *ENDS)
-            todo = {n: self._filled(n, g, g.extend(self._inner(g, goals))) for n, g in grids.items()}
+            todo = {n: self._filled(n, g, g.extend(self._centres(g, goals))) for n, g in grids.items()}
             if not any(todo.values()):
                 break
         for name, left in todo.items():
             grids[name].forget(len(left))
         return grids, targets
 
-    def _inner(self, grid: Grid, goals: Sequence[Goal]) -> list[int]:
+    def _centres(self, grid: Grid, goals: Sequence[Goal]) -> list[int]:
         """For every goal the best setting, and the best one that has a place, if that of a theorem is better."""
         placed = np.array([i for i, place in enumerate(grid.places) if place is not None], int)
         found = []
