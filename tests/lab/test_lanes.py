@@ -56,6 +56,23 @@ def test_lanes_are_the_settings_own_runs(spec: str, name: str) -> None:
                 assert mine.value == pytest.approx(other.value, rel=1e-11)
 
 
+def test_algorithms_of_the_same_words_have_one_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is traced once, though two threads ask for it at the same time."""
+    problem = registry.get("dro-chi2")
+    bench = Bench(CompareRequest(("dro-chi2",), budget=20_000, seeds=8, tune=True), "dro-chi2", problem, 2, None)
+    known = scales(problem, 20_000)
+    settings = {name: [METHODS[name].default(known)] for name in ("spider_2", "l0l1_spider", "spider_1")}
+    traced, advance = [], lanes.advance
+    monkeypatch.setattr(lanes, "advance", lambda *given: traced.append(given) or advance(*given))
+    lanes._program.cache_clear()
+    found = bench.measure("search", settings, bench.seeds)
+    assert len(traced) == len(bench._lanes) == 2, "spider_1 has other words"
+    for name, (own,) in settings.items():
+        with jax.enable_x64(True):
+            alone = bench._one(name, own, bench.seeds, Event())
+        assert found[name][0].paths.mean == pytest.approx(alone.paths.mean, rel=1e-11)
+
+
 def test_a_lane_does_not_depend_on_its_company() -> None:
     """Not on its place, not on padding, and not on a lane that diverges."""
     problem = registry.get("exp-quad")

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from operator import itemgetter
+from threading import Lock
 from typing import Any
 
 import jax
@@ -51,7 +52,18 @@ def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, 
         moved: Batch = jax.vmap(lane, (0, AXES), AXES)(algorithms, lanes)
         return moved
 
-    return jax.jit(steps, compiler_options=compiler_options(*config.hints))
+    return jax.jit(steps, compiler_options=compiler_options(*config.hints, whole=True))
+
+
+@cache
+def _compiling(*program: Any) -> Lock:
+    """One for every program, or several that nobody would mix up."""
+    return Lock()
+
+
+def nameless(algorithm: Algorithm) -> Algorithm:
+    """Algorithms of the same words have one program."""
+    return replace(algorithm, name="")
 
 
 def room(problem: Any, algorithm: Algorithm, x: Tree, **kept: Any) -> int:
@@ -80,7 +92,12 @@ class LaneExecution(Execution):
         filled = [*self.settings, *(self.settings[-1],) * (self.lanes - len(self.settings))]
         dtype = jax.tree.leaves(self.form.x)[0].dtype
         numbers: Algorithm = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), dtype), *filled)
-        return numbers
+        return nameless(numbers)
+
+    def compiled(self, batch: Batch) -> None:
+        """Once: a second thread that wants the same program waits for it."""
+        with _compiling(self.config, jax.tree.structure(self.numbers)):
+            self.advance(0, batch)
 
     def begin(self, x: Tree) -> list[Batch]:
         return [_each(lambda leaf: jnp.broadcast_to(leaf, (self.lanes, *leaf.shape)), b) for b in super().begin(x)]
@@ -101,6 +118,7 @@ class LaneBatches(SeedBatches):
 
     def __init__(self, execution: LaneExecution, x: Tree) -> None:
         self.execution, self.batches, self.threads = execution, execution.begin(x), 1
+        execution.compiled(self.batches[0])
 
     def traces(self, stop: int, progress: Callable[[int, int], None]) -> list[Trace]:
         """Of all settings, once step `stop` is done."""
