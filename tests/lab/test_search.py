@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from normstorm.lab.compare.methods import METHODS, TRIED, Method, Scales
-from normstorm.lab.compare.search import ROUNDS, STEP, Grid, Scores, chosen_again, neighbours
+from normstorm.lab.compare.search import ROUNDS, STEP, Grid, Scores, chosen_again, diagonals, neighbours
 
 KNOWN = Scales(L0=1.0, L1=0.0, grad_norm=1.0, sigma=1.0, gap=1.0, budget=1000, size=None)
 START = 1.0
@@ -49,6 +49,15 @@ def test_a_grid_grows_until_the_best_lies_inside() -> None:
     assert grid.places[best] == goal and grid.edges(best) == set()
     assert all(place in grid.places for place in neighbours(goal))
     assert len(grid.settings) == len(grid.runs) == len({str(s) for s in grid.settings}) < 3 * TRIED
+
+
+def test_a_valley_across_the_grid_is_followed() -> None:
+    """Along either parameter alone every step of it goes up."""
+    storm = METHODS["normalized_storm"]
+    rung = storm.rung
+    grid, best = grown(storm, lambda place: 10 * abs(place[0] - place[1] + rung) + abs(place[0] - 3), most=20)
+    assert grid.places[best] == (3, rung + 3)
+    assert all(place in grid.places for place in (*neighbours((3, rung + 3)), *diagonals((3, rung + 3))))
 
 
 def test_what_is_still_on_the_edge_is_marked() -> None:

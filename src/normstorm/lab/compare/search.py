@@ -4,7 +4,8 @@
 is no solution. If all settings of a method are refused, the one that ends lowest is shown, and marked.
 
 **Extended** is a grid whose best setting has neighbours that were not tried: they are tried next, for every goal, until
-the best setting has none left or ROUNDS are over; then it is marked.
+the best setting has none left or ROUNDS are over; then it is marked. Neighbours along one parameter come first, then
+those along both, in which a valley that lies across the grid goes on.
 
 **Chosen again.** The choice is part of what is uncertain. Seeds of the search are drawn again with replacement, the
 setting is chosen again, and the median is taken over runs of that setting that are drawn again: those of the comparison
@@ -83,14 +84,12 @@ class Grid:
         return [*todo, *others]
 
     def extend(self, bests: Sequence[int]) -> list[dict[str, Any]]:
-        """Neighbours of these settings that were not tried yet; of one of a theorem, the place near it, and its own."""
+        """Neighbours of these settings that were not tried yet, else diagonals; for a theorem's, the place near it."""
         found: list[Place] = []
         for best in bests:
-            place = self.places[best]
-            if place is None:
-                place = self._near(self.settings[best])
-                found.append(place)
-            found += neighbours(place)
+            place = self.places[best] or self._near(self.settings[best])
+            around = [place, *neighbours(place)]
+            found += around if any(map(self._missing, around)) else diagonals(place)
         return self._add(found)
 
     def _near(self, settings: dict[str, Any]) -> Place:
@@ -159,6 +158,11 @@ def _positive(number: Any) -> bool:
 def neighbours(place: Place) -> list[Place]:
     power, rung = place
     return [(power - 1, rung), (power + 1, rung), (power, rung - 1), (power, rung + 1)]
+
+
+def diagonals(place: Place) -> list[Place]:
+    power, rung = place
+    return [(power + i, rung + j) for i in (-1, 1) for j in (-1, 1)]
 
 
 @dataclass(frozen=True)
