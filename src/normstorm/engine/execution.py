@@ -208,10 +208,8 @@ class Execution:
     def rows(self, batches: list[Batch], part: Callable[[Batch], Tree], axis: int = 0) -> Tree:
         """On the host, a row for every seed, padding cut off."""
 
-        def join(*leaves: Any) -> np.ndarray:
-            return np.moveaxis(np.concatenate(leaves, axis), axis, 0)[: len(self.seeds)]
-
-        return jax.tree.map(join, *map(part, batches))
+        whole = jax.tree.map(lambda *leaves: np.concatenate(leaves, axis), *map(part, batches))
+        return jax.tree.map(lambda leaf: np.moveaxis(leaf, axis, 0)[: len(self.seeds)], whole)
 
     def result(self, batches: list[Batch]) -> Trace:
         """Everything on the host."""
@@ -316,10 +314,8 @@ def prepare(
     if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
     schedule = recording.record_schedule(steps, records, candidates)
-    picks, chosen = recording.choose_iterates(seeds, schedule.bounds)
-    return Execution(
-        problem, algorithm, config, form, steps, seeds, schedule, picks, chosen, records, candidates, fixed
-    )
+    picks = recording.choose_iterates(seeds, schedule.bounds)
+    return Execution(problem, algorithm, config, form, steps, seeds, schedule, *picks, records, candidates, fixed)
 
 
 def start(prepared: Callable[..., Execution], x: Tree) -> tuple[Execution, list[Batch]]:

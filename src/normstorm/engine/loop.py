@@ -21,7 +21,7 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 from normstorm.random import THREEFRY, step_words
 
-from .recording import Path, Recorder, RecordSchedule, at_step, put_row, record, with_norms
+from .recording import LEADING, Path, Recorder, RecordSchedule, at_step, put_row, record, with_norms
 
 Tree = Any
 typed = partial(jax.random.wrap_key_data, impl=THREEFRY)
@@ -57,7 +57,7 @@ def draw_chunk(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seed
 
     If they are drawn in the step, the words of its keys, (steps, 2, seeds): many cost little more than those of one.
     """
-    words = step_words(seeds, t + 1 + jnp.arange(config.chunk, dtype=jnp.int32))
+    words = step_words(seeds, t, config.chunk)
     if not config.ahead:
         return barrier(words)
     flat = jnp.moveaxis(words, 1, 0).reshape(2, -1)
@@ -68,18 +68,17 @@ def draw_chunk(problem: Any, algorithm: Algorithm, config: ExecutionConfig, seed
 def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state: State, cost: Any) -> Path:
     """What is written down of one step of one seed."""
     point = algorithm.point(state)
-    another = point is not state.x_prev
     known = norm(problem.full_grad(point)) if config.average and config.in_step else None
     asked = None if config.costs else jnp.asarray(cost, jnp.uint32)
     m = None if config.cut else state.m
     noted = state.observer.noted if algorithm.watched else ()
-    return Path(state.x_prev, m, norm(state.m), point if another else None, known, asked, noted)
+    return Path(state.x_prev, m, norm(state.m), None if point is state.x_prev else point, known, asked, noted)
 
 
 def take_chunk(
     problem: Any, algorithm: Algorithm, config: ExecutionConfig, count: Any, over: Any, batch: Batch, path: Path
-) -> tuple[State, Path]:
-    """The first step, or `count` steps after it; `over` says which seeds have ended.
+) -> Any:
+    """State and path after the first step, or after `count` steps behind it; `over` says which seeds have ended.
 
     Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
     else looks for operations to do at the same time, which takes longer than they do.
@@ -89,7 +88,7 @@ def take_chunk(
     def drawn(given: Tree) -> Tree:
         return given if config.ahead else algorithm.draw(problem, typed(given))
 
-    def steps(samples: Tree, start: Any, count: Any, state: State, path: Path) -> tuple[State, Path]:
+    def steps(samples: Tree, start: Any, count: Any, state: State, path: Path) -> Any:
         """So many steps of `samples`, whose first one is step `start` of the chunk."""
 
         def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
@@ -105,16 +104,15 @@ def take_chunk(
             moved, row = jax.vmap(one, (0, seeds, 0))(carry[0], at_step(samples, i), over)
             return moved, put_row(carry[1], row, i)
 
-        taken: tuple[State, Path] = jax.lax.fori_loop(0, count, step, (state, path))
-        return taken
+        return jax.lax.fori_loop(0, count, step, (state, path))
 
-    def piece(j: Any, carry: tuple[State, Path, Path]) -> tuple[State, Path, Path]:
-        state, path, part = carry
-        start = j * config.piece
-        few = jax.tree.map(lambda s: jax.lax.dynamic_slice_in_dim(s, start, config.piece, 0), ahead)
+    def piece(carry: tuple[Any, State, Path, Path]) -> tuple[Any, State, Path, Path]:
+        start, state, path, part = carry
+        at: dict[str, Any] = {"start_index": start, **LEADING}
+        few = jax.tree.map(partial(jax.lax.dynamic_slice_in_dim, slice_size=config.piece, **at), ahead)
         state, part = steps(few, start, jnp.minimum(count - start, config.piece), state, part)
-        path = jax.tree.map(lambda a, few: jax.lax.dynamic_update_slice_in_dim(a, few, start, 0), path, part)
-        return state, path, part
+        path = jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, **at), path, part)
+        return start + config.piece, state, path, part
 
     def first(x: Tree, given: Tree) -> tuple[State, Path]:
         state, cost = algorithm.first(problem, x, drawn(given))
@@ -127,14 +125,13 @@ def take_chunk(
     state, path = jax.lax.cond(batch.t == 0, begun, lambda: (batch.state, path))
     if config.piece:
         part = jax.tree.map(lambda a: a[: config.piece], path)
-        state, path, _ = jax.lax.fori_loop(0, -(-count // config.piece), piece, (state, path, part))
-        return state, path
+        begin = jnp.int32(0), state, path, part
+        return jax.lax.while_loop(lambda carry: carry[0] < count, piece, begin)[1:3]
     if jax.default_backend() == "cpu":
         return steps(ahead, 0, count, state, path)
     # A GPU waits for the host wherever it has to ask: a chunk of full length is a loop that need not.
     whole, fewer = (partial(steps, ahead, 0, n, state, path) for n in (config.chunk, count))
-    taken: tuple[State, Path] = jax.lax.cond(count == config.chunk, whole, fewer)
-    return taken
+    return jax.lax.cond(count == config.chunk, whole, fewer)
 
 
 def followed(
@@ -143,15 +140,13 @@ def followed(
     """The state after a chunk, which its observer has followed, but for seeds that have ended."""
 
     def one(before: State, after: State, path: Path, ended: Any) -> Tree:
-        last = before.x_prev, before.m
-        seen = path.x, path.m, path.size, path.noted, path.grad_norm
-        watch = algorithm.observer.follow(problem, last, *seen, count, after.observer)
+        seen = (before.x_prev, before.m), path.x, path.m, path.size, path.noted, path.grad_norm
+        watch = algorithm.observer.follow(problem, *seen, count, after.observer)
         return watch if ended is None else jax.tree.map(partial(jnp.where, ended), before.observer, watch)
 
     after = after._replace(observer=jax.vmap(one, (0, 0, 1, 0))(before, after, path, over))
     if not hasattr(algorithm.schedule, "told"):
         return after
-
     told = jax.vmap(algorithm.observer.told, (0, None, 0))(after.observer, algorithm.schedule, after.schedule)
     return after._replace(schedule=told)
 
@@ -164,10 +159,10 @@ def advance(
     def chunk(carry: tuple[Batch, Path]) -> tuple[Batch, Path]:
         batch, path = carry
         t0, kept, first = batch.t, batch.recorder, batch.t == 0
-        end = jnp.minimum(t0 - t0 % config.chunk + config.chunk, stop)
+        whole = t0 - jax.lax.rem(t0, jnp.int32(config.chunk)) + config.chunk
+        end = jnp.minimum(jnp.where(first, 1, whole), stop)
         end = jnp.minimum(end, schedule.record_steps[kept.row]) if config.cut else end
-        end = jnp.where(first, 1, end)
-        count = jnp.where(first, 0, end - t0)
+        count = end - jnp.maximum(t0, 1)
         over = ~first & jax.vmap(algorithm.observer.stopped)(batch.state.observer) if config.stops else None
         state, path = take_chunk(problem, algorithm, config, count, over, batch, path)
         if algorithm.watched:
@@ -176,8 +171,7 @@ def advance(
         recorder = record(problem, config, schedule, kept, with_norms(problem, config, cost, path), state.m, t0, end)
         return Batch(batch.seed, state, recorder, end), path
 
-    row = jax.eval_shape(
-        jax.vmap(partial(path_row, problem, config, algorithm)), batch.state, batch.recorder.stats.cost
-    )
+    rows = jax.vmap(partial(path_row, problem, config, algorithm))
+    row = jax.eval_shape(rows, batch.state, batch.recorder.stats.cost)
     path = jax.tree.map(lambda a: jnp.zeros((config.chunk, *a.shape), a.dtype), row)
     return jax.lax.while_loop(lambda carry: carry[0].t < stop, chunk, (batch, path))[0]

@@ -5,20 +5,26 @@ Steps are measured a chunk at a time, from what the loop wrote down of them: les
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
+from normstorm._shared.jax_internals import barrier
+from normstorm._shared.pytrees import bytes_of
 from normstorm._shared.summation import kahan
 from normstorm.algorithms.geometries import norm
 from normstorm.problems.check import knows
 from normstorm.random import seed_words, threefry
 
 Tree = Any
+LEADING: dict[str, Any] = {"axis": 0, "allow_negative_indices": False}  # which would be an operation of every step
+FEW = 2**12  # bytes of one seed that are sooner taken than asked for
 SUMMED = 16  # steps of a chunk up to which one of them is taken by a sum
 MEASURED = "grad_norm", "running_mean", "running_mean_by_cost", "value", "error"
+BLOCK = 32  # steps that XLA adds on a CPU in one operation; of more it makes several, each to be compiled
 NEVER = np.iinfo(np.int32).max  # a step that does not come
 
 
@@ -44,7 +50,6 @@ def choose_iterates(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, n
     rows = seed_words(seeds).T
     zero = np.zeros(len(seeds), np.uint32)
     key = threefry((rows[0], rows[1]), (zero, zero))
-    strata = bounds.size - 1
     lengths = np.append(np.diff(bounds), bounds[-1])
     draws = []
     for i, length in enumerate(lengths.tolist()):
@@ -52,7 +57,7 @@ def choose_iterates(seeds: list[int], bounds: np.ndarray) -> tuple[np.ndarray, n
         # The upper part of a 96-bit product: floor(length * word / 2^64).
         below = (low * np.uint64(length)) >> np.uint64(32)
         draws.append(((high * np.uint64(length) + below) >> np.uint64(32)).astype(np.int64))
-    steps = np.stack([bounds[r] + 1 + draws[r] for r in range(strata)], axis=1)
+    steps = bounds[:-1] + 1 + np.stack(draws[:-1], axis=1)
     return steps, np.searchsorted(bounds[1:], draws[-1], side="right")
 
 
@@ -113,12 +118,12 @@ class Recorder(NamedTuple):
 
 def at_step(tree: Tree, place: Any) -> Tree:
     """What stands at one place of a chunk, (steps, ...) -> (...)."""
-    return jax.tree.map(lambda a: jax.lax.dynamic_index_in_dim(a, place, 0, keepdims=False), tree)
+    return jax.tree.map(partial(jax.lax.dynamic_index_in_dim, index=place, keepdims=False, **LEADING), tree)
 
 
 def put_row(tables: Tree, rows: Tree, i: Any) -> Tree:
     """With another row i."""
-    return jax.tree.map(lambda table, row: jax.lax.dynamic_update_index_in_dim(table, row, i, 0), tables, rows)
+    return jax.tree.map(partial(jax.lax.dynamic_update_index_in_dim, index=i, **LEADING), tables, rows)
 
 
 def take_steps(tree: Tree, place: jax.Array) -> Tree:
@@ -126,6 +131,9 @@ def take_steps(tree: Tree, place: jax.Array) -> Tree:
 
     Among few steps a sum in which all others are zero: it runs along memory, and picking number by number does not.
     """
+
+    if place.size == 1:
+        return at_step(tree, place[0])
 
     def take(a: jax.Array) -> jax.Array:
         if a.shape[0] > SUMMED:
@@ -143,7 +151,7 @@ def select(which: jax.Array, new: Tree, old: Tree) -> Tree:
 
 def take_any(which: jax.Array, points: Tree, place: jax.Array, old: Tree) -> Tree:
     """`take_steps` for some seeds; on a CPU nothing is taken for none, a GPU would wait for the answer."""
-    if jax.default_backend() != "cpu":
+    if jax.default_backend() != "cpu" or (place.size == 1 and bytes_of(old) <= FEW):
         return select(which, take_steps(points, place), old)
     return jax.lax.cond(jnp.any(which), lambda: select(which, take_steps(points, place), old), lambda: old)
 
@@ -170,19 +178,23 @@ def updated(stats: RunningStats, path: Any, t0: Any, start: Any, end: Any, stops
 
     Sums, and smallest norms, are one operation each: what is compiled here is a good part of a first call.
     """
-    t = t0 + 1 + jnp.arange(path.size.shape[0], dtype=jnp.int32)[:, None]
-    here, finite = (start < t) & (t <= end), jnp.isfinite(path.size) & jnp.isfinite(path.grad_norm)
-    bad, sound = jnp.min(jnp.where(here & ~finite, t, NEVER), 0), stats.diverged == 0  # the first non-finite number
+    (n, seeds), steps = path.size.shape, (0, 1)
+    form = (n // BLOCK, BLOCK, -1) if seeds == 1 and n % BLOCK == 0 else (1, n, -1)
+    t = t0 + np.arange(1, n + 1, dtype=np.int32).reshape(form)
+    size, grad_norm, asks = (a.reshape(form) for a in (path.size, path.grad_norm, path.cost))
+    here, finite = (start < t) & (t <= end), jnp.isfinite(size) & jnp.isfinite(grad_norm)
+    bad, sound = jnp.min(jnp.where(here & ~finite, t, NEVER), steps), stats.diverged == 0  # the first non-finite number
     last, fell = jnp.minimum(bad, end), sound & (bad <= end)
     asked = here & (t <= last) & sound
-    asked = asked & (path.cost > 0) if stops else asked
-    alive, cost = asked & (t < bad), jnp.where(asked, path.cost, jnp.uint32(0))
-    terms = jnp.stack([path.grad_norm, path.size, path.grad_norm * cost.astype(path.size.dtype)], 1)
-    sums, lost = kahan(stats.sums, stats.lost, jnp.sum(jnp.where(alive[:, None], terms, 0), 0).T)
-    infinite = jnp.asarray(jnp.inf, terms.dtype)
-    least, smallest = jnp.min(jnp.where(alive[:, None], terms[:, :2], infinite), 0)
-    best_step = jnp.min(jnp.where(alive & (path.size == smallest), t, last), 0)
-    better, count = smallest < stats.best, stats.cost + jnp.sum(cost, 0, dtype=jnp.uint32)
+    asked = asked & (asks > 0) if stops else asked
+    alive, cost = asked & (t < bad), jnp.where(asked, asks, jnp.uint32(0))
+    terms = jnp.stack([grad_norm, size, grad_norm * cost.astype(size.dtype)], 2)
+    summed = jnp.sum(jnp.where(alive[:, :, None], terms, 0), 1)
+    summed = jnp.sum(barrier(summed) if seeds == 1 else summed, 0)  # by blocks, for one long sum would round more
+    sums, lost = kahan(stats.sums, stats.lost, summed.T)
+    least, smallest = jnp.min(jnp.where(alive[:, :, None], terms[:, :, :2], jnp.inf), steps)
+    best_step = jnp.min(jnp.where(alive & (size == smallest), t, last), steps)
+    better, count = smallest < stats.best, stats.cost + jnp.sum(cost, steps, dtype=jnp.uint32)
     after = RunningStats(
         sums,
         lost,
@@ -229,11 +241,10 @@ def record(
         t = end if config.cut else jnp.minimum(due, end)
         now, alive = updated(kept.stats, path, t0, start, t, config.stops)
 
-        def write() -> Records:
+        def write() -> Any:
             here: Path = at_step(path, t - 1 - t0)
             here = here._replace(m=m) if here.m is None else here
-            written: Records = put_row(kept.records, recorded(problem, config, t, now, alive, here), kept.row)
-            return written
+            return put_row(kept.records, recorded(problem, config, t, now, alive, here), kept.row)
 
         records = jax.lax.cond(due == t, write, lambda: kept.records)
         return Recorder(now, records, kept.saved, kept.row + (due == t)), t
@@ -250,7 +261,6 @@ def save(after: RunningStats, saved: SavedIterates, points: Tree, t0: Any, end: 
     def row(due: jax.Array, halted: jax.Array, step: jax.Array, old: Tree) -> Tree:
         return select(due, select(halted, after.halt, take_steps(points, step - 1 - t0)), old)
 
-    def taken() -> Tree:
-        return jax.vmap(row)(due, halted, saved.step, saved.x)
-
-    return saved._replace(x=jax.lax.cond(jnp.any(due), taken, lambda: saved.x))
+    taken = partial(jax.vmap(row), due, halted, saved.step, saved.x)
+    few = due.shape[1] == 1 and bytes_of(saved.x) <= FEW
+    return saved._replace(x=taken() if few else jax.lax.cond(jnp.any(due), taken, lambda: saved.x))

@@ -143,9 +143,10 @@ def step_key(seed: jax.Array, step: Any) -> jax.Array:
     return jax.random.fold_in(jax.random.wrap_key_data(seed, impl=THREEFRY), step)
 
 
-def step_words(seeds: jax.Array, steps: jax.Array) -> jax.Array:
-    """The words of the keys of all these steps, (steps, 2, seeds): what `step_key` has, for rows of seed_words."""
-    word = _drawn(seeds.T, lambda step: (U32(0), step[:, None].astype(jnp.uint32)), steps)
+def step_words(seeds: jax.Array, t: Any, steps: int) -> jax.Array:
+    """The words of the keys of steps after t, (steps, 2, seeds): those of `step_key`, for rows of seed_words."""
+    later = np.arange(1, steps + 1, dtype=np.uint32)[:, None]
+    word = _drawn(seeds.T, lambda t: (U32(0), t.astype(jnp.uint32) + later), jnp.asarray(t))
     return jnp.stack(_halves(word), axis=1)
 
 
@@ -188,9 +189,8 @@ def _index_rows(keys: jax.Array, count: int, size: int) -> jax.Array:
 def _check(who: str, key: jax.Array, shape: Sequence[int], dtype: Any = float) -> str:
     """Refuse what cannot be drawn; else the name of the type."""
     if not jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.shape or jax.random.key_data(key).size != 2:
-        raise ValueError(
-            f"{who}: key must be one typed threefry key, as jax.random.key makes it; got {key.dtype}{key.shape}"
-        )
+        must = "must be one typed threefry key, as jax.random.key makes it"
+        raise ValueError(f"{who}: key {must}; got {key.dtype}{key.shape}")
     if not isinstance(shape, Sequence) or not all(isinstance(n, (int, np.integer)) for n in shape):
         raise ValueError(f"{who}: shape must be a sequence of integers; got shape={shape!r}")
     if min(shape, default=0) < 0:
@@ -282,8 +282,7 @@ def minus_log(u: jax.Array) -> jax.Array:
     shifted = bitcast_convert_type(u, word) + (np.array(1, u.dtype).view(word) - root)
     exponent = small_whole(shifted >> word(bits)) - bias
     m = bitcast_convert_type((shifted & word(2**bits - 1)) + root, u.dtype)
-    minus: jax.Array = -(exponent * math.log(2) + series(LOGARITHM[str(u.dtype)], m - MIDDLE))
-    return minus
+    return jnp.negative(exponent * math.log(2) + series(LOGARITHM[str(u.dtype)], m - MIDDLE))
 
 
 def small_whole(n: jax.Array) -> jax.Array:
