@@ -92,6 +92,25 @@ def engine_registry_table(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def engine_loops_table(report: dict[str, Any]) -> str:
+    """Microseconds of a step of one seed with XLA's limit and with ours, and both first calls in seconds."""
+    methods = list(dict.fromkeys(case.split()[1] for case in report["rows"]))
+    head = " | ".join(f"{method}, limit {limit:,}" for method in methods for limit in report["limits"].values())
+    lines = [f"| problem | {head} |", "|---" * (1 + 2 * len(methods)) + "|"]
+    for name in dict.fromkeys(case.split()[0] for case in report["rows"]):
+        rows = [report["rows"][f"{name} {method}"][which] for method in methods for which in report["limits"]]
+        lines.append(f"| {name} | {' | '.join(f'{row['step']:.2f}' for row in rows)} |")
+    words = []
+    for key in ("step", "first"):
+        ratios = [row["usual"][key] / row["ours"][key] for row in report["rows"].values()]
+        words.append((min(ratios), max(ratios), statistics.median(ratios)))
+    (low, high, mid), (first_low, first_high, first_mid) = words
+    return "\n".join(lines) + (
+        f"\n\nMicroseconds of a step. XLA's limit takes {low:.2f} to {high:.2f} times as long, {mid:.2f} in the median; a "
+        f"first call {first_low:.2f} to {first_high:.2f} times, {first_mid:.2f} in the median."
+    )
+
+
 def gpu_table(report: dict[str, Any]) -> str:
     """Seed-steps per second on chip, in the ordinary loop, and as first written."""
     lines = ["| seeds | on chip | ordinary loop | first thought in JAX |", "|---" * 4 + "|"]

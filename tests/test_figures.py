@@ -18,6 +18,7 @@ ENGINE, CHOICE = "docs/how-the-engine-runs.md", "docs/how-to-choose.md"
     ("name", "file", "table", "page"),
     [
         ("engine-cpu", "engine-cpu", "engine_table", ENGINE),
+        ("engine-loops", "engine-loops", "engine_loops_table", ENGINE),
         ("engine-registry", "engine-registry", "engine_registry_table", ENGINE),
         ("engine-gpu", "engine-gpu", "gpu_table", ENGINE),
         ("comparison-table", "comparison-table", "choice_table", "README.md"),

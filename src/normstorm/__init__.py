@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from .theory import Plan as Plan
     from .theory import plan as plan
 
+import_module("._shared.xla_flags", __name__)  # which must come before JAX starts
+
 __version__ = "0.1.0"
 # A name is imported when it is asked for: the command answers Ctrl-C before NumPy is there, and theory needs no JAX.
 _ROOMS = {"theory": ("AnytimePlan", "Constants", "Plan", "plan"), "solve": ("Result", "certify", "minimize")}

@@ -23,9 +23,9 @@ def test_what_is_asked_compiles_and_changes_no_number_but_by_rounding(asked):
 
 
 def test_nothing_is_asked_that_is_not_wanted():
-    assert jax_internals.compiler_options(quick=False, wide=False) == {}
+    assert jax_internals.compiler_options(wide=False) == {}
 
 
 def test_a_gpu_is_asked_for_nothing(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-    assert jax_internals.compiler_options(quick=True, wide=True, whole=True) == {}
+    assert jax_internals.compiler_options(wide=True, quick=True, whole=True) == {}

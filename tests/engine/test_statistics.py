@@ -166,7 +166,8 @@ def test_diverged_seeds_are_reported_and_stay(average: bool) -> None:
         assert np.isfinite(result.min_grad_norm).all()
     else:
         assert np.isnan(result.mean_grad_norm[~diverged]).all() and np.isnan(result.mean_by_cost[~diverged]).all()
-    alone = run(Cliff(Toy(D), 0.25), STORM, X1 * 0, 300, [int(np.flatnonzero(diverged)[0])], average=average)
+    first = [int(np.flatnonzero(diverged)[0])]
+    alone = run(Cliff(Toy(D), 0.25), STORM, X1 * 0, 300, first, average=average, width=result.width)
     np.testing.assert_array_equal(alone.last[0], result.last[diverged][0])
     assert alone.diverged_at[0] == result.diverged_at[diverged][0]
 

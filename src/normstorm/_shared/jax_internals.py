@@ -34,19 +34,19 @@ def apart(function: Callable[..., Any], *arguments: Any) -> Any:
         return jax.jit(body)(*arguments)
 
 
-def compiler_options(quick: bool, wide: bool, whole: bool = False) -> dict[str, Any]:
+def compiler_options(wide: bool, quick: bool = False, whole: bool = False) -> dict[str, Any]:
     """What XLA is asked for on a CPU; an option that it does not know, or no more, is left out.
 
-    quick   each operation's program by the older of XLA's two ways to write it, in half the time; what it writes is as
-            good for one seed of few numbers, and slower for many numbers, seeds or rows
     wide    registers of 512 bits, where the processor has them, for which XLA does not reach by itself
+    quick   each operation's program by the older of XLA's two ways to write it, in half the time; what it writes is as
+            good for few numbers of x, and slower for many
     whole   in one piece, not in 32 for as many threads: later on an idle machine, and less work in all on a busy one
     """
     if jax.default_backend() != "cpu":
         return {}
     asked = {
-        "xla_cpu_use_fusion_emitters": (quick, False),
         "xla_cpu_prefer_vector_width": (wide, 512),
+        "xla_cpu_use_fusion_emitters": (quick, False),
         "xla_cpu_parallel_codegen_split_count": (whole, 1),
     }
     return {option: value for option, (wanted, value) in asked.items() if wanted and _known(option, value)}

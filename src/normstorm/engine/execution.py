@@ -16,6 +16,7 @@ from normstorm._shared import validate
 from normstorm._shared.hashing import content_hash
 from normstorm._shared.jax_internals import compiler_options
 from normstorm._shared.pytrees import Fixed, bytes_of, dimension
+from normstorm._shared.xla_flags import LIMIT
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.problems.check import knows
 from normstorm.random import THREEFRY, seed_words
@@ -46,11 +47,8 @@ LIMITS = {
     "cpu": Limits(overhead=128, near=2**16, table=2**18, chunk=64, room=2**23, products=2**22),
     "gpu": Limits(overhead=2**21, near=2**26, table=2**62, chunk=256, room=2**31, products=2**30),
 }
-# One seed on a CPU goes in long chunks, if x and the samples of a step have at most so many bytes.
-ALONE, LONG_CHUNK = 2**11, 256
-SMALL = 512  # bytes of an array up to which XLA executes a loop in plain order on a CPU
+ALONE = 2**11  # bytes of x and of a step's samples up to which one seed on a CPU asks a chunk's exact gradients at once
 REGISTER = 64  # bytes of the widest; many rows that are shorter are better gathered by narrower ones
-SMALL_SAMPLES = 192  # bytes of a step's samples that hardly count beside the rest of it
 LARGE_SAMPLES = 2**22  # bytes of a batch's samples of a step that fill a GPU
 
 _forms: dict[Any, tuple[State, Tree, tuple[int, int] | None]] = {}  # what was found out about problem and algorithm
@@ -69,7 +67,7 @@ def program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, .
         problem = problem if fixed is None else fixed.problem
         return go(problem, algorithm, config, stop, schedule, batch)
 
-    return jax.jit(steps, compiler_options=compiler_options(*config.hints))
+    return jax.jit(steps, compiler_options=compiler_options(config.wide, config.quick))
 
 
 def platform() -> str:
@@ -203,6 +201,7 @@ class Execution:
             "records and candidates": f"{self.records} and {self.candidates}",
             "average": self.config.average,
             "width": self.config.width,
+            "loop limit": LIMIT,
         }
 
     def rows(self, batches: list[Batch], part: Callable[[Batch], Tree], axis: int = 0) -> Tree:
@@ -287,18 +286,14 @@ def prepare(
     drawn, largest = bytes_of(samples), max(bytes_of(samples), bytes_of(x))
     width = width_class(len(seeds), dimension(x), rows or 1, largest) if given is None else given
     alone = width == 1 and largest <= ALONE and not on_gpu
-    # Drawing ahead fills a register or a GPU; it must not make the pieces of a chunk too small.
-    ahead = width * drawn <= LARGE_SAMPLES if on_gpu else alone and not SMALL_SAMPLES < drawn <= SMALL
+    ahead = on_gpu and width * drawn <= LARGE_SAMPLES
     told = getattr(algorithm.observer, "target", None) is not None  # it compares its bound with the truth
     in_step = rows is None or told or not (on_gpu or alone)
     iterates = width * max(drawn if ahead else 0, 2 * bytes_of(x))
-    chunk = _chunk(alone, iterates, 1 if in_step else width * (rows or 1), costs)
+    chunk = _chunk(iterates, 1 if in_step else width * (rows or 1), costs)
     answered = algorithm.may_stop or (algorithm.watched and hasattr(algorithm.schedule, "told"))
     chunk = min(chunk, algorithm.observer.block) if answered else chunk  # what is certified changes the run
     gathers = rows is not None and bytes_of(x) < REGISTER < drawn
-    of_a_step = jax.tree.leaves((x, samples if ahead else ()))
-    in_loop = *of_a_step, *jax.tree.leaves((form, () if fixed else problem, algorithm))
-    small = alone and max(map(bytes_of, in_loop)) <= SMALL
     config = ExecutionConfig(
         width,
         chunk,
@@ -307,9 +302,8 @@ def prepare(
         average=average and knows(problem, "full_grad"),
         in_step=in_step,
         costs=None if algorithm.may_stop else costs,
-        piece=min(chunk, _power_of_two(SMALL // max(map(bytes_of, of_a_step)))) if small else 0,
         stops=algorithm.may_stop,
-        hints=(alone and rows is None and largest <= SMALL, width > 1 and not gathers),
+        wide=width > 1 and not gathers,
     )
     if on_gpu and chip and not algorithm.watched:
         config = on_chip.configured(problem, algorithm, config, x, form, samples, len(seeds), given, widths())
@@ -335,9 +329,8 @@ def _power_of_two(steps: int) -> int:
     return 1 << int(math.log2(max(1, steps)))
 
 
-def _chunk(alone: bool, iterates: int, products: int, costs: tuple[int, int] | None) -> int:
+def _chunk(iterates: int, products: int, costs: tuple[int, int] | None) -> int:
     """Steps of a chunk, a power of two: few enough to stay near, and that their costs can be added in 32-bit words."""
     limits = LIMITS[platform()]
-    longest = LONG_CHUNK if alone else limits.chunk
-    steps = min(longest, limits.room // max(1, iterates), limits.products // (8 * products))
+    steps = min(limits.chunk, limits.room // max(1, iterates), limits.products // (8 * products))
     return _power_of_two(min(steps, 2**31 // max(costs)) if costs else steps)

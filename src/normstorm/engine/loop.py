@@ -21,7 +21,7 @@ from normstorm.algorithms.core import Algorithm, State
 from normstorm.algorithms.geometries import norm
 from normstorm.random import THREEFRY, step_words
 
-from .recording import LEADING, Path, Recorder, RecordSchedule, at_step, put_row, record, with_norms
+from .recording import Path, Recorder, RecordSchedule, at_step, put_row, record, with_norms
 
 Tree = Any
 typed = partial(jax.random.wrap_key_data, impl=THREEFRY)
@@ -32,14 +32,14 @@ class ExecutionConfig(NamedTuple):
 
     width: int  # seeds of a batch
     chunk: int  # steps whose iterates are measured at once
-    ahead: bool  # whether their samples are drawn at once, too: those of one step would not fill a register or GPU
+    ahead: bool  # whether their samples are drawn at once, too: those of one step would not fill a GPU
     cut: bool  # whether chunks end at recorded steps, so that m_t need not be written down for them
     average: bool  # whether grad F is asked at every step (mean and minimum) or only at recorded ones
     in_step: bool  # whether it is then asked in the step, which may share work with it; else of a chunk at once
     costs: tuple[int, int] | None  # sample gradients of the first step and of a later one, if known beforehand
-    piece: int  # steps that are taken in small arrays, if they fit there; else 0
     stops: bool  # whether the observer may end a seed before the others
-    hints: tuple[bool, bool]  # to the compiler: the older and quicker way, wide registers
+    wide: bool  # a hint to the compiler: wide registers
+    quick: bool = False  # and another: the older of its ways, which takes half as long
     on_chip: bool = False  # whether the loop over steps is one kernel of a GPU
 
 
@@ -78,41 +78,22 @@ def path_row(problem: Any, config: ExecutionConfig, algorithm: Algorithm, state:
 def take_chunk(
     problem: Any, algorithm: Algorithm, config: ExecutionConfig, count: Any, over: Any, batch: Batch, path: Path
 ) -> Any:
-    """State and path after the first step, or after `count` steps behind it; `over` says which seeds have ended.
-
-    Steps of few numbers go by pieces: XLA executes a loop in plain order if all its arrays are small (512 bytes), and
-    else looks for operations to do at the same time, which takes longer than they do.
-    """
+    """State and path after the first step, or after `count` steps behind it; `over` says which seeds have ended."""
     ahead, seeds = draw_chunk(problem, algorithm, config, batch.seed, batch.t), 0 if config.ahead else 1
 
     def drawn(given: Tree) -> Tree:
         return given if config.ahead else algorithm.draw(problem, typed(given))
 
-    def steps(samples: Tree, start: Any, count: Any, state: State, path: Path) -> Any:
-        """So many steps of `samples`, whose first one is step `start` of the chunk."""
+    def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
+        def one(state: State, given: Tree, ended: Any) -> tuple[State, Path]:
+            after, cost = algorithm.step(problem, state, drawn(given), batch.t + 1 + i)
+            if ended is not None:
+                after = jax.tree.map(partial(jnp.where, ended), state, after)
+                cost = jnp.where(ended, 0, cost)
+            return after, path_row(problem, config, algorithm, after, cost)
 
-        def step(i: Any, carry: tuple[State, Path]) -> tuple[State, Path]:
-            t = batch.t + 1 + start + i
-
-            def one(state: State, given: Tree, ended: Any) -> tuple[State, Path]:
-                after, cost = algorithm.step(problem, state, drawn(given), t)
-                if ended is not None:
-                    after = jax.tree.map(partial(jnp.where, ended), state, after)
-                    cost = jnp.where(ended, 0, cost)
-                return after, path_row(problem, config, algorithm, after, cost)
-
-            moved, row = jax.vmap(one, (0, seeds, 0))(carry[0], at_step(samples, i), over)
-            return moved, put_row(carry[1], row, i)
-
-        return jax.lax.fori_loop(0, count, step, (state, path))
-
-    def piece(carry: tuple[Any, State, Path, Path]) -> tuple[Any, State, Path, Path]:
-        start, state, path, part = carry
-        at: dict[str, Any] = {"start_index": start, **LEADING}
-        few = jax.tree.map(partial(jax.lax.dynamic_slice_in_dim, slice_size=config.piece, **at), ahead)
-        state, part = steps(few, start, jnp.minimum(count - start, config.piece), state, part)
-        path = jax.tree.map(partial(jax.lax.dynamic_update_slice_in_dim, **at), path, part)
-        return start + config.piece, state, path, part
+        moved, row = jax.vmap(one, (0, seeds, 0))(carry[0], at_step(ahead, i), over)
+        return moved, put_row(carry[1], row, i)
 
     def first(x: Tree, given: Tree) -> tuple[State, Path]:
         state, cost = algorithm.first(problem, x, drawn(given))
@@ -122,15 +103,11 @@ def take_chunk(
         state, row = jax.vmap(first, (0, seeds))(batch.state.x, at_step(ahead, 0))
         return state, put_row(path, row, 0)
 
-    state, path = jax.lax.cond(batch.t == 0, begun, lambda: (batch.state, path))
-    if config.piece:
-        part = jax.tree.map(lambda a: a[: config.piece], path)
-        begin = jnp.int32(0), state, path, part
-        return jax.lax.while_loop(lambda carry: carry[0] < count, piece, begin)[1:3]
+    given = jax.lax.cond(batch.t == 0, begun, lambda: (batch.state, path))
     if jax.default_backend() == "cpu":
-        return steps(ahead, 0, count, state, path)
+        return jax.lax.fori_loop(0, count, step, given)
     # A GPU waits for the host wherever it has to ask: a chunk of full length is a loop that need not.
-    whole, fewer = (partial(steps, ahead, 0, n, state, path) for n in (config.chunk, count))
+    whole, fewer = (partial(jax.lax.fori_loop, 0, n, step, given) for n in (config.chunk, count))
     return jax.lax.cond(count == config.chunk, whole, fewer)
 
 

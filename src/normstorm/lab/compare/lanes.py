@@ -25,12 +25,13 @@ from normstorm._shared.jax_internals import compiler_options
 from normstorm._shared.pytrees import Fixed, bytes_of
 from normstorm.algorithms.core import Algorithm
 from normstorm.engine.batches import SeedBatches
-from normstorm.engine.execution import SMALL, Execution, platform, prepare
+from normstorm.engine.execution import Execution, platform, prepare
 from normstorm.engine.loop import Batch, ExecutionConfig, advance
 from normstorm.engine.recording import MEASURED, Recorder, RecordSchedule, SavedIterates
 from normstorm.engine.results import Trace
 from normstorm.problems.check import as_point, check_problem
 
+FEW = 512  # bytes of x up to which a quicker compilation pays: the search is short beside what its programs take
 LANES = 4  # of a batch: with fewer, samples are drawn more often; with more, states leave the nearer memory
 LONGER = 4  # times as many steps as the first part has, at most about, if an end is decided on the way
 NEAR = 2**18  # bytes of the states of all lanes, or of their products with the rows of a problem
@@ -52,7 +53,7 @@ def _program(config: ExecutionConfig, fixed: Fixed | None, classes: tuple[type, 
         moved: Batch = jax.vmap(lane, (0, AXES), AXES)(algorithms, lanes)
         return moved
 
-    return jax.jit(steps, compiler_options=compiler_options(*config.hints, whole=True))
+    return jax.jit(steps, compiler_options=compiler_options(config.wide, config.quick, whole=True))
 
 
 @cache
@@ -181,8 +182,7 @@ def run_lanes(
     check_problem("run", problem, x)
     first = records if end is None else records - records // 4  # the rest is for steps that are decided on the way
     plain = prepare(problem, algorithms[0], x, steps, list(seeds), records=first, chip=False, **kept)
-    # Runs of a search are short beside what their programs take to compile, unless x is large.
-    config = plain.config._replace(hints=(bytes_of(x) <= SMALL, plain.config.hints[1]))
+    config = plain.config._replace(quick=bytes_of(x) <= FEW)
     fixed, found = vars(plain) | {"config": config, "records": records}, []
     for i in range(0, len(algorithms), lanes):
         batches = LaneBatches(LaneExecution(**fixed, settings=tuple(algorithms[i : i + lanes]), lanes=lanes), x)
