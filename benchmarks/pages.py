@@ -99,15 +99,16 @@ def engine_loops_table(report: dict[str, Any]) -> str:
     lines = [f"| problem | {head} |", "|---" * (1 + 2 * len(methods)) + "|"]
     for name in dict.fromkeys(case.split()[0] for case in report["rows"]):
         rows = [report["rows"][f"{name} {method}"][which] for method in methods for which in report["limits"]]
-        lines.append(f"| {name} | {' | '.join(f'{row['step']:.2f}' for row in rows)} |")
+        cells = " | ".join(f"{row['step']:.2f}" for row in rows)
+        lines.append(f"| {name} | {cells} |")
     words = []
     for key in ("step", "first"):
         ratios = [row["usual"][key] / row["ours"][key] for row in report["rows"].values()]
         words.append((min(ratios), max(ratios), statistics.median(ratios)))
     (low, high, mid), (first_low, first_high, first_mid) = words
     return "\n".join(lines) + (
-        f"\n\nMicroseconds of a step. XLA's limit takes {low:.2f} to {high:.2f} times as long, {mid:.2f} in the median; a "
-        f"first call {first_low:.2f} to {first_high:.2f} times, {first_mid:.2f} in the median."
+        f"\n\nMicroseconds of a step. XLA's limit takes {low:.2f} to {high:.2f} times as long, {mid:.2f} in the median,"
+        f" and a first call {first_low:.2f} to {first_high:.2f} times, {first_mid:.2f} in the median."
     )
 
 

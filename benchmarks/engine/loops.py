@@ -1,10 +1,10 @@
-"""What the limit of loops that are one program gives: CPU time of a step of one seed, with XLA's own limit and with ours.
+"""What the limit of loops that are one program gives: CPU time of a step of one seed with XLA's limit and with ours.
 
     python -m benchmarks.engine.loops [--steps 30000] [--turns 3] [--out benchmarks/results/engine-loops.json]
 
-Normalized STORM with K = k = 1 and kalman_storm on every problem of the registry, on one core. XLA reads the limit once,
-so each has a process of its own; they take turns, and the least time of a step counts. `first` is the first call of 200 steps,
-compilation and all.
+Normalized STORM with K = k = 1 and kalman_storm on every problem of the registry, on one core. XLA reads the limit
+once, so each has a process of its own; they take turns, and the least time of a step counts. `first` is the first call
+of 200 steps, compilation and all.
 """
 
 from __future__ import annotations

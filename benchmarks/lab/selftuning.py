@@ -352,7 +352,8 @@ def tasks(given: Any, budgets: tuple[int, ...]) -> Iterator[tuple[str, str, str,
 
 
 def _single() -> None:
-    os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
+    flags = os.environ.get("XLA_FLAGS", "")
+    os.environ["XLA_FLAGS"] = f"{flags} --xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1".strip()
     jax.config.update("jax_platforms", "cpu")
     jax.config.update("jax_enable_x64", True)
 

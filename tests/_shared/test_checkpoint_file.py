@@ -59,12 +59,12 @@ def test_another_version(file: Path) -> None:
     text = json.dumps(header).encode()
     file.write_bytes(len(text).to_bytes(8, "little") + text + whole[8 + size :])
     ours = f"normstorm {__version__}"
-    refused(file, f"must have format version 8, that of {ours}; got format version 99, written by {ours}")
+    refused(file, f"must have format version 9, that of {ours}; got format version 99, written by {ours}")
 
 
 def test_another_run(file: Path) -> None:
     refused(file, "must belong to this run; its steps is 5, this run's is 6", identity={**IDENTITY, "steps": 6})
-    refused(file, f"(format version 8, written by normstorm {__version__}; this is", identity={"steps": 6})
+    refused(file, f"(format version 9, written by normstorm {__version__}; this is", identity={"steps": 6})
 
 
 def test_other_arrays(file: Path) -> None:

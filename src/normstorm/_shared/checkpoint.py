@@ -22,7 +22,7 @@ from .versions import package_version
 
 Path = str | os.PathLike[str]
 Tree = Any
-VERSION = 8
+VERSION = 9
 FORMAT = "normstorm-run"
 
 

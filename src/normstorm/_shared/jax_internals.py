@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 import jax
+import numpy as np
 from jax.custom_batching import custom_vmap as custom_vmap  # keys of many seeds are drawn as columns, not one by one
 from jax.experimental.xla_metadata import set_xla_metadata
 from jax.extend.core import ClosedJaxpr as ClosedJaxpr  # a traced function with other constants: both precisions
@@ -60,6 +61,22 @@ def _known(option: str, value: Any) -> bool:
     except jax.errors.JaxRuntimeError:
         return False
     return True
+
+
+@cache
+def loops_are_programs() -> bool:
+    """Whether XLA makes one program of a loop of 8,000 bytes: not if it started before normstorm asked for that.
+
+    It is seen from a loop, because flags may have been changed since, and an XLA that has started does not say.
+    """
+    if jax.default_backend() != "cpu":
+        return False
+
+    def loop(x: jax.Array, count: int) -> Any:
+        return jax.lax.fori_loop(0, count, lambda i, x: x + x[::-1], x)
+
+    text = jax.jit(loop).lower(np.ones(1000, np.float32), 9).compile().as_text()
+    return "xla_cpu_small_call" in (text or "")
 
 
 def barrier(tree: Any) -> Any:

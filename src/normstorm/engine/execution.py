@@ -14,9 +14,8 @@ import numpy as np
 
 from normstorm._shared import validate
 from normstorm._shared.hashing import content_hash
-from normstorm._shared.jax_internals import compiler_options
+from normstorm._shared.jax_internals import compiler_options, loops_are_programs
 from normstorm._shared.pytrees import Fixed, bytes_of, dimension
-from normstorm._shared.xla_flags import LIMIT
 from normstorm.algorithms.core import Algorithm, State
 from normstorm.problems.check import knows
 from normstorm.random import THREEFRY, seed_words
@@ -201,7 +200,7 @@ class Execution:
             "records and candidates": f"{self.records} and {self.candidates}",
             "average": self.config.average,
             "width": self.config.width,
-            "loop limit": LIMIT,
+            "small loops": "one program" if loops_are_programs() else "by operations",
         }
 
     def rows(self, batches: list[Batch], part: Callable[[Batch], Tree], axis: int = 0) -> Tree:

@@ -36,7 +36,7 @@ from .board import (
     seed_scores,
 )
 from .ends import distances, ends, measuring
-from .lanes import nameless, room, run_lanes
+from .lanes import room, run_lanes
 from .methods import METHODS, Scales, build, constants, scales
 from .paths import paths
 from .quantiles import estimate
@@ -225,9 +225,9 @@ class Bench:
             return room(self.problem, build(name, settings), self.problem.start(), **self._kept)
 
     def _kind(self, name: str, settings: Settings) -> Any:
-        """What settings that differ in numbers alone have in common, of one algorithm or of several."""
-        algorithm = nameless(build(name, settings))
-        return jax.tree.structure(algorithm), self._steps(algorithm)
+        """What settings that differ in numbers alone have in common."""
+        algorithm = build(name, settings)
+        return name, jax.tree.structure(algorithm), self._steps(algorithm)
 
     def _steps(self, algorithm: Algorithm) -> int:
         return algorithm.steps(self.request.budget, self.size)
