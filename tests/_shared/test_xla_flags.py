@@ -56,7 +56,8 @@ from normstorm.algorithms import normalized_storm
 from normstorm.engine import run
 from normstorm.problems import get
 try:
-    run(get("quadratic", dim=3), normalized_storm(alpha=0.1, eta=0.01), np.ones(3, np.float32), 20, 1, checkpoint="file")
+    storm = normalized_storm(alpha=0.1, eta=0.01)
+    run(get("quadratic", dim=3), storm, np.ones(3, np.float32), 20, 1, checkpoint="file")
     print("done")
 except ValueError as error:
     print(error)
