@@ -66,7 +66,7 @@ def test_algorithms_of_the_same_words_have_one_program(monkeypatch: pytest.Monke
     monkeypatch.setattr(lanes, "advance", lambda *given: traced.append(given) or advance(*given))
     lanes._program.cache_clear()
     found = bench.measure("search", settings, bench.seeds)
-    assert len(traced) == len(bench._lanes) == 2, "spider_1 has other words"
+    assert len(traced) == 2, "spider_1 has other words"
     for name, (own,) in settings.items():
         with jax.enable_x64(True):
             alone = bench._one(name, own, bench.seeds, Event())
